@@ -1,0 +1,1 @@
+"""Transports that carry a layer's history from its owner to the group: one file per transport."""

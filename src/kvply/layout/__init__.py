@@ -1,0 +1,1 @@
+"""Pure arithmetic of where cache bytes live. No torch, no vLLM, no I/O."""
