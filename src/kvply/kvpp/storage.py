@@ -29,9 +29,7 @@ class StorageLayout:
             arena.take(bundle.size_bytes(num_blocks)) for bundle in plan.local_bundles
         )
         largest = plan.largest_bytes_per_block
-        self.scratch: tuple[Region, ...] = tuple(
-            arena.take(largest * num_blocks) for _ in range(NUM_SCRATCH_SLOTS)
-        )
+        self.scratch: tuple[Region, ...] = tuple(arena.take(largest * num_blocks) for _ in range(NUM_SCRATCH_SLOTS))
         num_staging = staging_blocks(num_blocks, largest) if has_staging else 0
         self.staging: Region = arena.take(num_staging * largest)
         self.size_bytes = arena.size_bytes
@@ -90,9 +88,7 @@ class RankStorage:
         """Raises LayoutError unless the arena is exactly the sum of disjoint regions."""
         layout, arena = self.layout, self.arena
         if arena.dtype != torch.uint8 or arena.dim() != 1 or not arena.is_contiguous():
-            raise LayoutError(
-                f"the arena must be a flat uint8 tensor, not {arena.dtype} {tuple(arena.shape)}"
-            )
+            raise LayoutError(f"the arena must be a flat uint8 tensor, not {arena.dtype} {tuple(arena.shape)}")
         if arena.numel() != layout.size_bytes:
             raise LayoutError(f"the arena has {arena.numel()} bytes, the layout {layout.size_bytes}")
         end = 0

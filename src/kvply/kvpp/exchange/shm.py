@@ -121,8 +121,7 @@ def connect(
     rows = all_gather([mine.pid, mine.fd, mine.size_bytes, control_fd])
     addresses = [FileAddress(pid, fd, size) for pid, fd, size, _ in rows]
     maps = [
-        arena.map if peer == rank else address.open_map(writable=False)
-        for peer, address in enumerate(addresses)
+        arena.map if peer == rank else address.open_map(writable=False) for peer, address in enumerate(addresses)
     ]
     control_address = FileAddress(rows[0][0], rows[0][3], control_size_bytes(group_size))
     control_map = control.map if control is not None else control_address.open_map(writable=True)
@@ -145,9 +144,7 @@ def done_index(rank: int) -> int:
 class ShmExchange(HostExchange):
     """layouts: storage layout of every rank of the group, to find a bundle in its owner's arena."""
 
-    def __init__(
-        self, rank: int, layouts: Sequence[StorageLayout], peers: ShmPeers, timeout_s: float
-    ) -> None:
+    def __init__(self, rank: int, layouts: Sequence[StorageLayout], peers: ShmPeers, timeout_s: float) -> None:
         self._peers = peers
         self._offsets = [
             {ordinal: region.offset_bytes for ordinal, region in layout.owned.items()} for layout in layouts

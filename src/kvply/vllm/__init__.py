@@ -1,0 +1,1 @@
+"""The only package of kvply that imports vLLM."""

@@ -1,0 +1,1 @@
+"""KVPP's worker classes: one mixin, one file per kind of vLLM worker."""
