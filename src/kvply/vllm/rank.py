@@ -118,10 +118,10 @@ class KvppRank:
         """Connect to the peers and put hooks on the model; collective over the group. Steps may follow."""
         num_blocks = kv_cache_config.num_blocks
         layout = allocation.layouts[self.group.rank]
-        storage = RankStorage(layout, allocation.arena)
+        self.storage = RankStorage(layout, allocation.arena)
         payloads = PayloadPlanner(self.config.kvpp_payload, num_blocks)
-        exchange = self._build_exchange(allocation, storage)
-        self._runtime = KvppRuntime(self.plan, storage, exchange, payloads, self.counters)
+        exchange = self._build_exchange(allocation)
+        self._runtime = KvppRuntime(self.plan, self.storage, exchange, payloads, self.counters)
         block_size_tokens = translate.block_size_tokens(kv_cache_config)
         self._tracker = HistoryTracker(num_blocks, block_size_tokens)
         hooks.install(self.plan, model, forward_context, self._runtime.before_layer)
@@ -170,12 +170,12 @@ class KvppRank:
     def _has_staging(self) -> bool:
         return self.transport is TransportKind.COLLECTIVE
 
-    def _build_exchange(self, allocation: "RankAllocation", storage: RankStorage) -> Exchange:
+    def _build_exchange(self, allocation: "RankAllocation") -> Exchange:
         timeout_s = self.config.kvpp_timeout_s
         if allocation.shared is not None:
             peers = connect(self.group.rank, self.group.size, allocation.shared, self._gather)
             return ShmExchange(self.group.rank, allocation.layouts, peers, timeout_s)
-        return CollectiveExchange(self.group.data, storage.staging, timeout_s)
+        return CollectiveExchange(self.group.data, self.storage.staging, timeout_s)
 
     def _gather(self, values: Sequence[int]) -> list[list[int]]:
         return gather_integers(self.group.control, values, timeout_s=self.config.kvpp_timeout_s)
