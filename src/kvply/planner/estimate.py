@@ -42,7 +42,8 @@ def estimate(
     split = list(layers_per_stage or [facts.num_layers])
     if group_size < 1 or min(split) < 1 or sum(split) != facts.num_layers:
         raise ConfigError(
-            f"stages of {split} layers on groups of {group_size} do not fit {facts.name}'s {facts.num_layers} layers"
+            f"stages of {split} layers on groups of {group_size} ranks do not fit {facts.name}, "
+            f"which has {facts.num_layers} layers"
         )
     stages, first = [], 0
     for index, num_layers in enumerate(split):
