@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.server import Server, post
 
 from kvply.testing import recall
+from support.server import Server, post
 
 TIMEOUT_S = 4
 # What vLLM takes to notice, report and shut down, beyond KVPP's own deadline.

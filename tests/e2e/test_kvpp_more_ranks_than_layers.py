@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.engines import EngineSetup
-from support.parity import assert_parity, assert_sensitive, outcome
 
 from kvply.testing.tiny_models import write_checkpoint
+from support.engines import EngineSetup
+from support.parity import assert_parity, assert_sensitive, outcome
 
 SCENARIOS = ("block_edges", "mixed_batches", "aborts")
 

@@ -7,10 +7,10 @@ On the CPU reference platform, so that chunked prefill and prefix hits are part 
 from dataclasses import replace
 
 import pytest
-from support.engines import EngineSetup
-from support.parity import PARITY_SCENARIOS, assert_parity, assert_sensitive, outcome
 
 from kvply.testing import recall
+from support.engines import EngineSetup
+from support.parity import PARITY_SCENARIOS, assert_parity, assert_sensitive, outcome
 
 OFF = EngineSetup(
     name="reference-off",

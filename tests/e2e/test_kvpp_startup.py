@@ -5,9 +5,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-from support.engines import EngineSetup, run_engine
 
 from kvply.testing import recall
+from support.engines import EngineSetup, run_engine
 
 SETUP = EngineSetup(
     name="startup",

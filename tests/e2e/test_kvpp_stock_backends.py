@@ -1,10 +1,10 @@
 """KVPP on == off on stock vLLM for CPU, with whatever MLA backend this CPU gets."""
 
 import pytest
-from support.engines import HAS_AMX, EngineSetup
-from support.parity import PARITY_SCENARIOS, assert_parity, assert_sensitive, outcome
 
 from kvply.testing import recall
+from support.engines import HAS_AMX, EngineSetup
+from support.parity import PARITY_SCENARIOS, assert_parity, assert_sensitive, outcome
 
 ENGINE: dict[str, object] = {
     "tensor_parallel_size": 2,
