@@ -70,9 +70,7 @@ def _looks_like_ours(key: str) -> bool:
 
 def _unknown_key_message(key: str, known: list[str]) -> str:
     nearest = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=0.0)
-    return (
-        f"unknown key {key!r} in --additional-config; did you mean {nearest[0]!r}? Known: {', '.join(known)}"
-    )
+    return f"unknown key {key!r} in --additional-config; did you mean {nearest[0]!r}? Known: {', '.join(known)}"
 
 
 def _read_bool(mapping: Mapping[str, object], key: str, *, default: bool) -> bool:

@@ -1,13 +1,13 @@
 """What a user meets at start: refusals with numbers, a warning where there is nothing to share."""
 
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
 from kvply.testing import recall
 from support.engines import EngineSetup, run_engine
+from support.server import SERVE
 
 SETUP = EngineSetup(
     name="startup",
@@ -42,9 +42,8 @@ def test_auto_fit_plans_with_the_larger_cache() -> None:
     ],
 )
 def test_the_command_line_refuses_before_a_worker_starts(arguments: list[str], message: str) -> None:
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(recall.MODEL_DIR)]
     done = subprocess.run(
-        [*command, "--tensor-parallel-size", "2", "--host", "127.0.0.1", *arguments],
+        [*SERVE, str(recall.MODEL_DIR), "--tensor-parallel-size", "2", "--host", "127.0.0.1", *arguments],
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,5 +1,6 @@
 """Real vLLM engines in processes of their own: described as data, run once, results as data."""
 
+import contextlib
 import json
 import os
 import signal
@@ -80,10 +81,8 @@ def run_engine(setup: EngineSetup, timeout_s: float = 280) -> dict[str, object]:
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait(30)
 
 

@@ -25,9 +25,11 @@ def plans() -> st.SearchStrategy[StagePlan]:
 
 
 def histories(num_blocks: int) -> st.SearchStrategy[StepHistory]:
-    """Steps of which at least one of `num_blocks` blocks holds history."""
-    ids = st.sets(st.integers(0, num_blocks - 1), min_size=1, max_size=20)
-    long_run = st.tuples(st.integers(0, num_blocks - 1), st.integers(0, num_blocks)).map(
-        lambda ends: set(range(min(ends), max(ends)))
+    """Steps in which at least one of `num_blocks` blocks holds history: in a few runs or in very many."""
+    some = st.sets(st.integers(0, num_blocks - 1), min_size=1, max_size=20)
+    stretch = st.builds(
+        lambda ends, stride: set(range(min(ends), max(ends), stride)),
+        st.tuples(st.integers(0, num_blocks - 1), st.integers(0, num_blocks)),
+        st.integers(1, 4),
     )
-    return st.builds(lambda some, more: make_history(*runs_of(some | more)), ids, long_run)
+    return st.builds(lambda ids, more: make_history(*runs_of(ids | more)), some, stretch)

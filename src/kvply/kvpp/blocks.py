@@ -21,12 +21,18 @@ class BlockRuns:
         self._counts = np.zeros(num_blocks, dtype=np.int32)
         self._starts: list[int] = []
         self._stops: list[int] = []
+        self._runs: tuple[tuple[int, int], ...] | None = ()
         self.num_held = 0
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """Sorted, disjoint, non-adjacent half-open intervals `[start, stop)`."""
-        return tuple(zip(self._starts, self._stops, strict=True))
+        """Sorted, disjoint, non-adjacent half-open intervals `[start, stop)`.
+
+        The same object until the set of held ids changes; the first look after a change costs O(runs).
+        """
+        if self._runs is None:
+            self._runs = tuple(zip(self._starts, self._stops, strict=True))
+        return self._runs
 
     def add(self, ids: Sequence[int]) -> None:
         if len(ids) > _BULK_IDS:
@@ -54,13 +60,17 @@ class BlockRuns:
     def check_integrity(self) -> None:
         """Raises ValueError unless runs, counter and counts tell the same story."""
         held = set(np.flatnonzero(self._counts).tolist())
-        told = {block for start, stop in self.runs for block in range(start, stop)}
+        runs = tuple(zip(self._starts, self._stops, strict=True))
+        told = {block for start, stop in runs for block in range(start, stop)}
         if held != told or len(held) != self.num_held or (self._counts < 0).any():
-            raise ValueError(f"block runs {self.runs} do not match the {len(held)} counted ids")
-        if any(start <= stop for (_, stop), (start, _) in pairwise(self.runs)):
-            raise ValueError(f"block runs {self.runs} are not maximal")
+            raise ValueError(f"block runs {runs} do not match the {len(held)} counted ids")
+        if any(start <= stop for (_, stop), (start, _) in pairwise(runs)):
+            raise ValueError(f"block runs {runs} are not maximal")
+        if self.runs != runs:
+            raise ValueError(f"block runs {self.runs} were kept from before a change to {runs}")
 
     def _insert(self, block: int) -> None:
+        self._runs = None
         starts, stops = self._starts, self._stops
         at = bisect_left(starts, block)
         joins_left = at > 0 and stops[at - 1] == block
@@ -78,6 +88,7 @@ class BlockRuns:
         self.num_held += 1
 
     def _delete(self, block: int) -> None:
+        self._runs = None
         starts, stops = self._starts, self._stops
         at = bisect_right(starts, block) - 1
         start, stop = starts[at], stops[at]
@@ -97,6 +108,7 @@ class BlockRuns:
         index = np.asarray(ids, dtype=np.int64)
         if by < 0 and (missing := index[self._counts[index] == 0]).size:
             raise KeyError(int(missing[0]))
+        self._runs = None
         self._counts[index] += by
         held = np.flatnonzero(self._counts)
         self.num_held = int(held.size)

@@ -15,6 +15,9 @@ from kvply.errors import AgreementError, ExchangeError, ExchangeTimeoutError, Pe
 
 START_TIMEOUT_S = 120.0
 
+# To torch a timeout of less than a millisecond is no timeout at all.
+_MIN_WAIT_S = 2e-3
+
 
 def gather_integers(
     group: dist.ProcessGroup, values: Sequence[int], *, timeout_s: float = START_TIMEOUT_S
@@ -54,7 +57,7 @@ def _gather_rows(group: dist.ProcessGroup, values: Sequence[int], timeout_s: flo
     rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     try:
         work = dist.all_gather(rows, mine, group=group, async_op=True)
-        work.wait(timedelta(seconds=timeout_s))
+        work.wait(timedelta(seconds=max(timeout_s, _MIN_WAIT_S)))
     except RuntimeError as error:  # all that torch.distributed raises when a peer is late or gone
         raise _explain(error, group, timeout_s) from error
     return [row.tolist() for row in rows]

@@ -1,7 +1,10 @@
 """Which bytes of a bundle are broadcast in a step. Pure, and the same on every rank."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
 
 from kvply.config import PayloadKind
 from kvply.kvpp.history import StepHistory
@@ -10,8 +13,13 @@ from kvply.layout.bundle import Bundle
 # Two ranges closer than this are sent as one: below it, a further range costs more than the bytes between.
 MERGE_GAP_BYTES = 32 << 10
 
-# `auto` keeps to `active` only while it saves at least a tenth of the bytes: packing is not free.
+# `auto` keeps to `active` only while it saves at least a tenth of the cost: packing is not free.
 AUTO_ACTIVE_SHARE = 0.9
+
+# Above this many runs numpy beats a loop over them.
+_MANY_RUNS = 256
+
+Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,10 @@ class Payload:
     useful_bytes: int
 
 
+def total_bytes(ranges: Ranges) -> int:
+    return sum(stop - start for start, stop in ranges)
+
+
 def full_payload(bundle: Bundle, num_blocks: int, num_history_blocks: int) -> Payload:
     """The whole bundle, all logical blocks."""
     size_bytes = bundle.size_bytes(num_blocks)
@@ -34,14 +46,16 @@ def full_payload(bundle: Bundle, num_blocks: int, num_history_blocks: int) -> Pa
 
 def active_payload(bundle: Bundle, num_blocks: int, history: StepHistory) -> Payload:
     """Only the blocks that hold history, with small gaps between them filled."""
-    offsets = bundle.component_offsets_bytes(num_blocks)
-    ranges = merge_ranges(
-        (offset + start * page_bytes, offset + stop * page_bytes)
-        for offset, page_bytes in zip(offsets, bundle.pages, strict=True)
-        for start, stop in history.runs
-    )
-    num_bytes = sum(stop - start for start, stop in ranges)
-    return Payload(ranges, num_bytes, bundle.size_bytes(history.num_history_blocks))
+    places = list(zip(bundle.component_offsets_bytes(num_blocks), bundle.pages, strict=True))
+    if len(history.runs) > _MANY_RUNS:
+        ranges = _merge_many(places, history.runs)
+    else:
+        ranges = merge_ranges(
+            (offset + start * page_bytes, offset + stop * page_bytes)
+            for offset, page_bytes in places
+            for start, stop in history.runs
+        )
+    return Payload(ranges, total_bytes(ranges), bundle.size_bytes(history.num_history_blocks))
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -55,18 +69,38 @@ def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ..
     return tuple(merged)
 
 
-class PayloadPlanner:
-    """Payload of each bundle of a step; bundles with equal pages share one computation."""
+def _merge_many(places: Sequence[tuple[int, int]], runs: Ranges) -> Ranges:
+    """What `merge_ranges` gives for `runs` at each place (offset, page bytes), vectorised."""
+    blocks = np.fromiter(chain.from_iterable(runs), dtype=np.int64, count=2 * len(runs))
+    edges = np.concatenate([offset + page_bytes * blocks for offset, page_bytes in places])
+    starts, stops = edges[::2], edges[1::2]
+    far = np.flatnonzero(starts[1:] - stops[:-1] > MERGE_GAP_BYTES)
+    firsts, lasts = np.append(0, far + 1), np.append(far, len(stops) - 1)
+    return tuple(zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True))
 
-    def __init__(self, kind: PayloadKind, num_blocks: int) -> None:
+
+class PayloadPlanner:
+    """Payload of each bundle of a step; bundles with equal pages share one computation.
+
+    `active` gives way to `full` where its ranges would cost the transport more than the whole bundle.
+
+    cost_bytes: what the transport pays for ranges, in bytes of one long range (`Exchange.cost_bytes`). Has to be
+        the same function on all ranks.
+    """
+
+    def __init__(
+        self, kind: PayloadKind, num_blocks: int, *, cost_bytes: Callable[[Ranges], int] = total_bytes
+    ) -> None:
         self._kind = kind
         self._num_blocks = num_blocks
+        self._cost_bytes = cost_bytes
         self._history: StepHistory | None = None
         self._by_pages: dict[tuple[int, ...], Payload] = {}
 
     def open(self, history: StepHistory) -> None:
         """Start a step. Payloads of the step before are kept if its blocks were the same."""
-        if self._history is None or self._history.runs != history.runs:
+        before = self._history.runs if self._history is not None else None
+        if before is not history.runs and before != history.runs:
             self._by_pages.clear()
         self._history = history
 
@@ -82,6 +116,5 @@ class PayloadPlanner:
         if self._kind is PayloadKind.FULL:
             return full
         active = active_payload(bundle, self._num_blocks, self._history)
-        if self._kind is PayloadKind.ACTIVE or active.num_bytes <= AUTO_ACTIVE_SHARE * full.num_bytes:
-            return active
-        return full
+        most = 1.0 if self._kind is PayloadKind.ACTIVE else AUTO_ACTIVE_SHARE
+        return active if self._cost_bytes(active.ranges) <= most * self._cost_bytes(full.ranges) else full

@@ -2,10 +2,12 @@
 
 import functools
 import logging
+import os
 from typing import Any
 
 from kvply.config import KvppConfig
 from kvply.errors import UnsupportedError
+from kvply.kvpp.exchange.torch_lane import LAUNCH_ORDER_VARIABLE
 from kvply.vllm import contract
 
 logger = logging.getLogger("kvply.kvpp")
@@ -61,9 +63,17 @@ def enable_if_configured(vllm_config: Any) -> None:
         )
         return
     parallel.worker_cls = _worker_for(parallel.worker_cls)
-    if not parallel.worker_cls.endswith("KvppCPUWorker"):
-        # A side-stream broadcast next to all-reduce kernels that spin on their peers can deadlock.
-        parallel.disable_custom_all_reduce = True
+    if parallel.worker_cls == WORKERS["vllm.v1.worker.gpu_worker.Worker"]:
+        _order_collectives(parallel)
+
+
+def _order_collectives(parallel: Any) -> None:
+    """Keep a broadcast beside compute from deadlocking with the model's all-reduce (see `launch_order_reason`).
+
+    Worker processes inherit the variable; each checks it before it builds its group.
+    """
+    parallel.disable_custom_all_reduce = True
+    os.environ.setdefault(LAUNCH_ORDER_VARIABLE, "1")
 
 
 def _worker_for(worker_cls: str) -> str:

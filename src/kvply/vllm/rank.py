@@ -11,11 +11,13 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 from kvply.config import KvppConfig, TransportKind
-from kvply.errors import CapacityError
+from kvply.errors import CapacityError, UnsupportedError
 from kvply.kvpp.exchange.base import Exchange
 from kvply.kvpp.exchange.choose import choose_transport, host_identity
 from kvply.kvpp.exchange.collective import CollectiveExchange
 from kvply.kvpp.exchange.shm import SharedFile, ShmExchange, connect
+from kvply.kvpp.exchange.stream import StreamExchange
+from kvply.kvpp.exchange.torch_lane import TorchLane, launch_order_reason
 from kvply.kvpp.group import check_agreement, gather_integers
 from kvply.kvpp.history import HistoryTracker
 from kvply.kvpp.payload import PayloadPlanner
@@ -38,7 +40,12 @@ class KvppRank:
     """Life: construct (group) -> plan_memory -> start (storage, exchange, hooks) -> steps -> close."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
-        """Collective over the group: builds it and settles the transport."""
+        """Collective over the group: builds it and settles the transport.
+
+        Raises UnsupportedError if broadcasts beside compute could deadlock in this process.
+        """
+        if (reason := launch_order_reason(device.type, os.environ)) is not None:
+            raise UnsupportedError(f"enable_kvpp is not supported here: {reason}")
         self.config = KvppConfig.from_mapping(vllm_config.additional_config)
         self._vllm_config = vllm_config
         self._device = device
@@ -175,7 +182,10 @@ class KvppRank:
         if allocation.shared is not None:
             peers = connect(self.group.rank, self.group.size, allocation.shared, self._gather)
             return ShmExchange(self.group.rank, allocation.layouts, peers, timeout_s)
-        return CollectiveExchange(self.group.data, self.storage.staging, timeout_s)
+        if self._device.type == "cpu":
+            return CollectiveExchange(self.group.data, self.storage.staging, timeout_s)
+        lane = TorchLane(self._device, self.group.data)
+        return StreamExchange(lane, self.group.rank, self.group.size, self.storage.staging)
 
     def _gather(self, values: Sequence[int]) -> list[list[int]]:
         return gather_integers(self.group.control, values, timeout_s=self.config.kvpp_timeout_s)

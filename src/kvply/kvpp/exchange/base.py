@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvply.kvpp.payload import Payload
+from kvply.kvpp.payload import Payload, Ranges, total_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +66,11 @@ class Exchange(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release threads and handles. Idempotent; safe after a failure."""
+
+    def cost_bytes(self, ranges: Ranges) -> int:
+        """What a transfer of `ranges` costs, in bytes of one long range; the same on all ranks.
+
+        Transports that pay for every message override it, so that scattered blocks are not sent one by one
+        where the whole bundle would be quicker.
+        """
+        return total_bytes(ranges)

@@ -21,7 +21,7 @@ _POLL_S = 1e-3
 
 
 def launch_order_reason(device_type: str, environ: Mapping[str, str]) -> str | None:
-    """Why transfers beside compute could deadlock in this process, or None if they cannot.
+    """Why transfers beside compute could deadlock in this process, or None if nothing known speaks against them.
 
     A collective's kernel spins until its peers run theirs. If one rank's device runs the broadcast first and
     another's the model's all-reduce, and neither device has room for both, the group stands still. Launch

@@ -1,0 +1,1 @@
+"""Shipped to others: conformance suites, fault wrappers, process helpers and tiny models."""
