@@ -9,7 +9,11 @@ from typing import TypeVar
 from kvply.errors import ConfigError
 
 ENABLE_KEY = "enable_kvpp"
-KEY_PREFIX = "kvpp_"
+
+# How alike (difflib ratio) a key must be to one of ours to count as a misspelling of it.
+_SLIP_CUTOFF = 0.85
+# Longer waits than a week are mistakes, and would overflow the clocks they are given to.
+_MAX_TIMEOUT_S = 7 * 86400
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -54,7 +58,7 @@ class KvppConfig:
         """
         known = [field.name for field in fields(cls)]
         for key in mapping:
-            if _looks_like_ours(key) and key not in known:
+            if key not in known and _looks_like_ours(key, known):
                 raise ConfigError(_unknown_key_message(key, known))
         return cls(
             enable_kvpp=_read_bool(mapping, ENABLE_KEY, default=False),
@@ -64,12 +68,17 @@ class KvppConfig:
         )
 
 
-def _looks_like_ours(key: str) -> bool:
-    return key.lower().replace("-", "_").startswith(KEY_PREFIX) or "kvpp" in key.lower()
+def _looks_like_ours(key: str, known: list[str]) -> bool:
+    """A key that says KVPP, or that is one slip away from a key of ours."""
+    return "kvpp" in key.lower() or bool(difflib.get_close_matches(_normal(key), known, n=1, cutoff=_SLIP_CUTOFF))
+
+
+def _normal(key: str) -> str:
+    return key.lower().replace("-", "_")
 
 
 def _unknown_key_message(key: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=0.0)
+    nearest = difflib.get_close_matches(_normal(key), known, n=1, cutoff=0.0)
     return f"unknown key {key!r} in --additional-config; did you mean {nearest[0]!r}? Known: {', '.join(known)}"
 
 
@@ -92,6 +101,6 @@ def _read_choice(mapping: Mapping[str, object], key: str, kind: type[E], default
 
 def _read_positive_s(mapping: Mapping[str, object], key: str, default: float) -> float:
     value = mapping.get(key, default)
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf"):
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MAX_TIMEOUT_S:
         return float(value)
-    raise ConfigError(f"{key} must be a positive number of seconds, not {value!r}")
+    raise ConfigError(f"{key} must be a positive number of seconds up to {_MAX_TIMEOUT_S}, not {value!r}")
