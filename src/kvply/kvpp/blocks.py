@@ -1,13 +1,24 @@
 """A counted set of block ids that knows its runs, at a cost per change that follows the change."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 # Above this many ids in one change, numpy over the whole counter array beats bisection per id.
 _BULK_IDS = 256
+
+
+def runs_of(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Maximal half-open intervals of the distinct `ids`, rising."""
+    runs: list[tuple[int, int]] = []
+    for block in sorted(ids):
+        if runs and runs[-1][1] == block:
+            runs[-1] = (runs[-1][0], block + 1)
+        else:
+            runs.append((block, block + 1))
+    return tuple(runs)
 
 
 class BlockRuns:

@@ -46,15 +46,11 @@ def full_payload(bundle: Bundle, num_blocks: int, num_history_blocks: int) -> Pa
 
 def active_payload(bundle: Bundle, num_blocks: int, history: StepHistory) -> Payload:
     """Only the blocks that hold history, with small gaps between them filled."""
-    places = list(zip(bundle.component_offsets_bytes(num_blocks), bundle.pages, strict=True))
     if len(history.runs) > _MANY_RUNS:
+        places = list(zip(bundle.component_offsets_bytes(num_blocks), bundle.pages, strict=True))
         ranges = _merge_many(places, history.runs)
     else:
-        ranges = merge_ranges(
-            (offset + start * page_bytes, offset + stop * page_bytes)
-            for offset, page_bytes in places
-            for start, stop in history.runs
-        )
+        ranges = merge_ranges(bundle.block_ranges(num_blocks, history.runs))
     return Payload(ranges, total_bytes(ranges), bundle.size_bytes(history.num_history_blocks))
 
 

@@ -20,10 +20,14 @@ from kvply.observe.metrics import RankCounters, StepCounters
 
 @dataclass(slots=True)
 class _OpenStep:
-    """next_ordinal: the layer whose history has not been waited for yet. ticket: its transfer, if started."""
+    """zeroed_runs: see `begin_step`. next_ordinal: the layer whose history has not been waited for yet.
+
+    ticket: the transfer of `next_ordinal`, if it was started.
+    """
 
     index: int
     needs_broadcast: bool
+    zeroed_runs: tuple[tuple[int, int], ...] = ()
     next_ordinal: int = 0
     ticket: Ticket | None = None
     counters: StepCounters = field(default_factory=StepCounters)
@@ -41,6 +45,7 @@ class KvppRuntime:
         counters: RankCounters,
     ) -> None:
         self._plan = plan
+        self._storage = storage
         self._buffers = [storage.bundle(ordinal) for ordinal in range(plan.num_layers)]
         self._exchange = exchange
         self._payloads = payloads
@@ -67,15 +72,24 @@ class KvppRuntime:
         step = self._step
         return self._num_steps, step.next_ordinal if step is not None else -1
 
-    def begin_step(self, history: StepHistory, *, cache_written_before_forward: bool = False) -> None:
+    def begin_step(
+        self,
+        history: StepHistory,
+        *,
+        cache_written_before_forward: bool = False,
+        zeroed_runs: tuple[tuple[int, int], ...] = (),
+    ) -> None:
         """Open a step; starts ordinal 0's transfer unless the cache is still to be written before the forward
         (zeroing, block copies), in which case layer 0 starts and waits by itself.
+
+        zeroed_runs: runs of new blocks that the engine zeroes in every layer before the forward. A scratch slot
+        has shown other layers since, so it is zeroed again for each layer, before that layer's transfer.
 
         Raises StepOrderError if the step before was not closed.
         """
         if self._step is not None:
             raise StepOrderError(f"step {self._step.index} is still open")
-        step = _OpenStep(self._num_steps, history.needs_broadcast)
+        step = _OpenStep(self._num_steps, history.needs_broadcast, zeroed_runs)
         self._num_steps += 1
         self._step = step
         step.counters.steps = 1
@@ -105,6 +119,8 @@ class KvppRuntime:
             ticket = step.ticket or self._start(step, ordinal)
             self._finish(step, ticket)
             step.ticket = self._start(step, ordinal + 1) if ordinal + 1 < self._plan.num_layers else None
+        else:
+            self._storage.zero_scratch(ordinal, step.zeroed_runs)
         step.next_ordinal = ordinal + 1
 
     def end_step(self) -> None:
@@ -124,6 +140,7 @@ class KvppRuntime:
         self._exchange.close()
 
     def _start(self, step: _OpenStep, ordinal: int) -> Ticket:
+        self._storage.zero_scratch(ordinal, step.zeroed_runs)
         bundle = self._plan.bundles[ordinal]
         transfer = Transfer(
             step=step.index,

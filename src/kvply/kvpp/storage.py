@@ -1,5 +1,7 @@
 """Persistent bundles and scratch slots of one rank, laid over one arena."""
 
+from collections.abc import Sequence
+
 import torch
 
 from kvply.errors import LayoutError
@@ -75,6 +77,18 @@ class RankStorage:
     def bundle(self, ordinal: int) -> torch.Tensor:
         """Bytes of the bundle as this rank sees it. Shape: [bundle bytes], uint8."""
         return self._view(self.layout.region(ordinal))
+
+    def zero_scratch(self, ordinal: int, runs: Sequence[tuple[int, int]]) -> None:
+        """Zero runs of blocks in the scratch slot of `ordinal`; nothing for a layer this rank owns.
+
+        Given to the current (compute) stream.
+        """
+        if ordinal in self.layout.owned:
+            return
+        buffer = self.bundle(ordinal)
+        bundle = self.layout.plan.bundles[ordinal]
+        for start, stop in bundle.block_ranges(self.layout.num_blocks, runs):
+            buffer[start:stop].zero_()
 
     @property
     def staging(self) -> torch.Tensor:

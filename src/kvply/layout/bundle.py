@@ -1,6 +1,6 @@
 """Components and bundles: what one layer's cache consists of, in bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,3 +65,9 @@ class Bundle:
             offsets.append(offset)
             offset += page_bytes * num_blocks
         return tuple(offsets)
+
+    def block_ranges(self, num_blocks: int, runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Half-open byte ranges of runs of blocks (`[start, stop)`), component by component, rising."""
+        for offset, page_bytes in zip(self.component_offsets_bytes(num_blocks), self.pages, strict=True):
+            for start, stop in runs:
+                yield offset + start * page_bytes, offset + stop * page_bytes

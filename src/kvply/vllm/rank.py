@@ -12,6 +12,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 from kvply.config import KvppConfig, TransportKind
 from kvply.errors import CapacityError, UnsupportedError
+from kvply.kvpp.blocks import runs_of
 from kvply.kvpp.exchange.base import Exchange
 from kvply.kvpp.exchange.choose import choose_transport, host_identity
 from kvply.kvpp.exchange.collective import CollectiveExchange
@@ -126,8 +127,8 @@ class KvppRank:
         num_blocks = kv_cache_config.num_blocks
         layout = allocation.layouts[self.group.rank]
         self.storage = RankStorage(layout, allocation.arena)
-        payloads = PayloadPlanner(self.config.kvpp_payload, num_blocks)
         exchange = self._build_exchange(allocation)
+        payloads = PayloadPlanner(self.config.kvpp_payload, num_blocks, cost_bytes=exchange.cost_bytes)
         self._runtime = KvppRuntime(self.plan, self.storage, exchange, payloads, self.counters)
         block_size_tokens = translate.block_size_tokens(kv_cache_config)
         self._tracker = HistoryTracker(num_blocks, block_size_tokens)
@@ -157,7 +158,9 @@ class KvppRank:
         if not output.total_num_scheduled_tokens:
             return False
         self._runtime.begin_step(
-            history, cache_written_before_forward=translate.writes_cache_before_forward(output)
+            history,
+            cache_written_before_forward=translate.writes_cache_before_forward(output),
+            zeroed_runs=runs_of(output.new_block_ids_to_zero or ()),
         )
         return True
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from kvply.errors import ExchangeError, ExchangeTimeoutError, PeerLostError
 from kvply.kvpp.exchange.base import Transfer
-from kvply.kvpp.exchange.batches import DIRECT_MIN_BYTES, Ranges, pack, split_ranges, total_bytes, unpack
+from kvply.kvpp.exchange.batches import Ranges, pack, split_ranges, total_bytes, unpack
 from kvply.kvpp.exchange.host import Deadline, HostExchange
 
 # gloo runs two collectives of a group at a time; the others wait in its queue, ready to go.
@@ -22,7 +22,10 @@ _MAX_UNDER_WAY = 4
 # To torch a timeout of less than a millisecond is no timeout at all.
 _MIN_WAIT_S = 2e-3
 
-# Packing and unpacking a byte takes about half as long as sending it over loopback.
+# What a broadcast costs beside its bytes, in bytes sent over loopback: threads woken up one after the other on
+# both ends. Packed ones do not overlap, and copying a byte twice takes about half as long as sending it.
+_DIRECT_COST_BYTES = 512 << 10
+_PACKED_COST_BYTES = 1 << 20
 _PACKING_SHARE = 2
 
 
@@ -48,11 +51,12 @@ class CollectiveExchange(HostExchange):
         super().__init__(dist.get_rank(group), len(self._global_ranks), timeout_s)
 
     def cost_bytes(self, ranges: Ranges) -> int:
-        """Every broadcast costs DIRECT_MIN_BYTES beside its bytes, and packed ones are copied twice."""
+        """Bytes sent, plus what each broadcast costs by itself, plus packing."""
         cost = 0
         for packed, batch in split_ranges(ranges, self._staging.numel()):
             size_bytes = total_bytes(batch)
-            cost += DIRECT_MIN_BYTES + size_bytes + (size_bytes // _PACKING_SHARE if packed else 0)
+            cost += size_bytes
+            cost += _PACKED_COST_BYTES + size_bytes // _PACKING_SHARE if packed else _DIRECT_COST_BYTES
         return cost
 
     def _carry(self, transfer: Transfer, deadline: Deadline) -> None:

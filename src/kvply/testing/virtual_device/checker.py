@@ -7,7 +7,7 @@ from kvply.testing.virtual_device.cells import overlaps
 from kvply.testing.virtual_device.order import HappensBefore
 from kvply.testing.virtual_device.play import Recording
 from kvply.testing.virtual_device.rendezvous import Collective, by_position
-from kvply.testing.virtual_device.trace import BEFORE_FORWARD, Broadcast, Label, Op, Stream, Trace
+from kvply.testing.virtual_device.trace import BEFORE_FORWARD, Broadcast, Label, Op, Prepare, Stream, Trace
 from kvply.testing.virtual_device.violation import Rule, Violation
 
 
@@ -52,11 +52,21 @@ def _early_accesses(view: _RankView) -> Iterator[Violation]:
         if label.ordinal == BEFORE_FORWARD or not view.recording.script[label.step].history.needs_broadcast:
             continue
         parts = transfers.get(label, [])
+        if isinstance(access.action, Prepare):
+            yield from _late_preparations(view.order, access, parts)
+            continue
         if not any(isinstance(part.action, Broadcast) for part in parts):
             yield Violation(Rule.CACHE_AFTER_TRANSFER, f"no broadcast was given for {access}")
         for part in parts:
             if not view.order.before(part, access):
                 yield Violation(Rule.CACHE_AFTER_TRANSFER, f"{access} may run before {part}")
+
+
+def _late_preparations(order: HappensBefore, access: Op, parts: list[Op]) -> Iterator[Violation]:
+    """What the transfer brings must not be zeroed afterwards."""
+    for part in parts:
+        if not order.before(access, part):
+            yield Violation(Rule.SLOT_AFTER_LAYER, f"{access} may zero what {part} brought")
 
 
 def _moved_sources(view: _RankView) -> Iterator[Violation]:

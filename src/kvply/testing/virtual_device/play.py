@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kvply.kvpp.blocks import runs_of
 from kvply.kvpp.exchange.base import Exchange, Ticket, Transfer, WaitReport
 from kvply.kvpp.exchange.batches import Ranges
 from kvply.kvpp.exchange.stream import StreamExchange
@@ -20,7 +21,17 @@ from kvply.observe.metrics import RankCounters
 from kvply.testing.virtual_device.lane import VirtualLane
 from kvply.testing.virtual_device.scene import Scene
 from kvply.testing.virtual_device.script import LayerScript, StepScript
-from kvply.testing.virtual_device.trace import BEFORE_FORWARD, AllReduce, Attend, Label, Move, Store, Stream, Trace
+from kvply.testing.virtual_device.trace import (
+    BEFORE_FORWARD,
+    AllReduce,
+    Attend,
+    Label,
+    Move,
+    Prepare,
+    Store,
+    Stream,
+    Trace,
+)
 
 ExchangeFactory = Callable[[VirtualLane, int, int, torch.Tensor], Exchange]
 RuntimeFactory = Callable[[StagePlan, RankStorage, Exchange, PayloadPlanner, RankCounters], KvppRuntime]
@@ -85,6 +96,25 @@ class _LabellingExchange(Exchange):
         self._inner.close()
 
 
+class _RecordingStorage(RankStorage):
+    """Notes what the runtime zeroes in scratch slots. layers, index: of the step under way, set by the player."""
+
+    layers: tuple[LayerScript, ...] = ()
+    index = 0
+
+    def __init__(self, layout: StorageLayout, arena: torch.Tensor, trace: Trace) -> None:
+        super().__init__(layout, arena)
+        self._trace = trace
+
+    def zero_scratch(self, ordinal: int, runs: Sequence[tuple[int, int]]) -> None:
+        if ordinal in self.layout.owned or not runs:
+            return
+        layer, base = self.layers[ordinal], self.layout.region(ordinal).offset_bytes
+        writes = tuple((base + start, base + stop) for start, stop in layer.clears)
+        label, action = Label(self.index, ordinal), Prepare(layer.clear_tags)
+        self._trace.add(self.layout.rank, Stream.COMPUTE, action, label=label, writes=writes)
+
+
 class _Player:
     """One rank: the model's part, which computes between the calls to the runtime."""
 
@@ -94,7 +124,8 @@ class _Player:
         self._trace = trace
         self.layout = cast.layout(scene.plan, rank, scene.num_blocks, has_staging=True)
         arena = torch.empty(self.layout.size_bytes, dtype=torch.uint8, device="meta")
-        storage = RankStorage(self.layout, arena)
+        storage = _RecordingStorage(self.layout, arena, trace)
+        self._storage = storage
         lane = cast.lane(rank, trace)
         exchange = _LabellingExchange(cast.exchange(lane, rank, scene.num_ranks, storage.staging), lane)
         self.counters = RankCounters()
@@ -103,7 +134,10 @@ class _Player:
 
     def play(self, index: int, step: StepScript) -> None:
         written = step.cache_written_before_forward
-        self.runtime.begin_step(step.history, cache_written_before_forward=written)
+        self._storage.layers, self._storage.index = step.layers, index
+        self.runtime.begin_step(
+            step.history, cache_written_before_forward=written, zeroed_runs=runs_of(step.zeroed)
+        )
         for ordinal, layer in enumerate(step.layers):
             self._write_before_forward(Label(index, BEFORE_FORWARD), ordinal, layer)
         for ordinal, layer in enumerate(step.layers):

@@ -50,8 +50,11 @@ class LayerScript:
 
 @dataclass(frozen=True, slots=True)
 class StepScript:
+    """zeroed: blocks cleared in every layer before the forward."""
+
     history: StepHistory
     layers: tuple[LayerScript, ...]
+    zeroed: tuple[int, ...]
 
     @property
     def cache_written_before_forward(self) -> bool:
@@ -78,7 +81,7 @@ class ScriptWriter:
     def _step(self, step: StepPlan) -> StepScript:
         history = self._tracker.advance(step.scheduled, step.finished_ids)
         layers = tuple(self._layer(ordinal, step) for ordinal in range(self._scene.plan.num_layers))
-        return StepScript(history, layers)
+        return StepScript(history, layers, step.zeroed)
 
     def _layer(self, ordinal: int, step: StepPlan) -> LayerScript:
         scene, bundle, ideal = self._scene, self._scene.plan.bundles[ordinal], self._ideal[ordinal]
@@ -93,6 +96,9 @@ class ScriptWriter:
         stores = tuple(r for work in step.work for r in self._new_ranges(ordinal, work))
         store_tags = self._store(ordinal, stores)
         reads = tuple(r for work in step.work for r in self._read_ranges(ordinal, work))
+        # A kernel may load a new block whole and mask what lies beyond the tokens: it has to find zeroes there.
+        used = {block for work in step.work for block in work.block_ids}
+        reads += tuple(r for b in step.zeroed if b in used for r in scene.block_ranges(bundle, b))
         return LayerScript(clears, clear_tags, copies, stores, store_tags, reads, ideal[self._cells(reads)])
 
     def _store(self, ordinal: int, ranges: Ranges) -> Tags:

@@ -71,6 +71,11 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Prepare(Store):
+    """The runtime zeroes new blocks in a scratch slot, before the transfer of the layer that will use it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Attend:
     """Compute reads, and has to find `expected` (one tag per cell read)."""
 

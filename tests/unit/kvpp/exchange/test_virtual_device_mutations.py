@@ -147,20 +147,42 @@ def two_layers_early(hits: Hits) -> Cast:
 
 def ignores_writes_before_forward(hits: Hits) -> Cast:
     class Runtime(KvppRuntime):
-        def begin_step(self, history: StepHistory, *, cache_written_before_forward: bool = False) -> None:
-            hits.count += cache_written_before_forward and history.needs_broadcast
-            super().begin_step(history)
+        def begin_step(self, history: StepHistory, **written: Any) -> None:
+            hits.count += written.pop("cache_written_before_forward") and history.needs_broadcast
+            super().begin_step(history, **written)
+
+    return Cast(runtime=Runtime)
+
+
+def scratch_not_zeroed(hits: Hits) -> Cast:
+    class Runtime(KvppRuntime):
+        def begin_step(self, history: StepHistory, **written: Any) -> None:
+            hits.count += bool(written.pop("zeroed_runs"))
+            super().begin_step(history, **written)
+
+    return Cast(runtime=Runtime)
+
+
+def scratch_zeroed_too_late(hits: Hits) -> Cast:
+    class Runtime(KvppRuntime):
+        def _start(self, step: Any, ordinal: int) -> Ticket:
+            runs, step.zeroed_runs = step.zeroed_runs, ()
+            ticket = super()._start(step, ordinal)
+            step.zeroed_runs = runs
+            hits.count += bool(runs)
+            self._storage.zero_scratch(ordinal, runs)
+            return ticket
 
     return Cast(runtime=Runtime)
 
 
 def broadcasts_without_history(hits: Hits) -> Cast:
     class Runtime(KvppRuntime):
-        def begin_step(self, history: StepHistory, *, cache_written_before_forward: bool = False) -> None:
+        def begin_step(self, history: StepHistory, **written: Any) -> None:
             if not history.needs_broadcast:
                 hits.count += 1
                 history = dataclasses.replace(history, runs=((0, 1),), num_history_blocks=1)
-            super().begin_step(history, cache_written_before_forward=cache_written_before_forward)
+            super().begin_step(history, **written)
 
     return Cast(runtime=Runtime)
 
@@ -172,11 +194,11 @@ def rank_local_history(hits: Hits) -> Cast:
         is_odd_one = storage.layout.rank == 1
 
         class Runtime(KvppRuntime):
-            def begin_step(self, history: StepHistory, *, cache_written_before_forward: bool = False) -> None:
+            def begin_step(self, history: StepHistory, **written: Any) -> None:
                 if is_odd_one and history.needs_broadcast:
                     hits.count += 1
                     history = dataclasses.replace(history, num_history_blocks=0)
-                super().begin_step(history, cache_written_before_forward=cache_written_before_forward)
+                super().begin_step(history, **written)
 
         return Runtime(plan, storage, exchange, payloads, counters)
 
@@ -327,6 +349,8 @@ MUTATIONS = [
     mutation(two_layers_early, Rule.NO_RACE, Rule.SLOT_AFTER_LAYER),
     mutation(one_scratch_slot, Rule.NO_RACE, Rule.SLOT_AFTER_LAYER, Rule.RIGHT_VALUE),
     mutation(ignores_writes_before_forward, Rule.NO_RACE, Rule.SOURCE_HELD_STILL),
+    mutation(scratch_not_zeroed, Rule.RIGHT_VALUE),
+    mutation(scratch_zeroed_too_late, Rule.NO_RACE, Rule.SLOT_AFTER_LAYER),
     mutation(broadcasts_without_history, Rule.NO_NEEDLESS_BROADCAST),
     mutation(rank_local_history, Rule.COLLECTIVES_MATCH),
     mutation(smaller_staging_on_one_rank, Rule.COLLECTIVES_MATCH, payloads=(ACTIVE,)),
