@@ -10,6 +10,7 @@ nothing and needs no staging. Who may touch what is said by two counters per ran
 Counters are plain aligned 8-byte stores and rely on x86-64's total store order; other machines are refused.
 """
 
+import contextlib
 import mmap
 import os
 import platform
@@ -54,6 +55,7 @@ class SharedFile:
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
         os.ftruncate(self.fd, size_bytes)
         self.map = mmap.mmap(self.fd, size_bytes)
+        _prefer_huge_pages(self.map)
 
     def tensor(self) -> torch.Tensor:
         """The whole file. Shape: [size_bytes], uint8; keeps the mapping alive."""
@@ -83,9 +85,20 @@ class FileAddress:
             ) from error
         try:
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            return mmap.mmap(fd, self.size_bytes, access=access)
+            found = mmap.mmap(fd, self.size_bytes, access=access)
         finally:
             os.close(fd)
+        _prefer_huge_pages(found)
+        return found
+
+
+def _prefer_huge_pages(mapping: mmap.mmap) -> None:
+    """Copies over 4 KiB pages are a fifth slower.
+
+    Takes effect where /sys/kernel/mm/transparent_hugepage/shmem_enabled is `advise`, `within_size` or `always`.
+    """
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        mapping.madvise(mmap.MADV_HUGEPAGE)
 
 
 @dataclass(frozen=True, slots=True)

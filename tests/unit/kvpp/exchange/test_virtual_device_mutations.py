@@ -350,7 +350,7 @@ MUTATIONS = [
     mutation(one_scratch_slot, Rule.NO_RACE, Rule.SLOT_AFTER_LAYER, Rule.RIGHT_VALUE),
     mutation(ignores_writes_before_forward, Rule.NO_RACE, Rule.SOURCE_HELD_STILL),
     mutation(scratch_not_zeroed, Rule.RIGHT_VALUE),
-    mutation(scratch_zeroed_too_late, Rule.NO_RACE, Rule.SLOT_AFTER_LAYER),
+    mutation(scratch_zeroed_too_late, Rule.NO_RACE, Rule.SLOT_AFTER_LAYER, payloads=(FULL,)),
     mutation(broadcasts_without_history, Rule.NO_NEEDLESS_BROADCAST),
     mutation(rank_local_history, Rule.COLLECTIVES_MATCH),
     mutation(smaller_staging_on_one_rank, Rule.COLLECTIVES_MATCH, payloads=(ACTIVE,)),
