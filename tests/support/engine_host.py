@@ -6,8 +6,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    from support import scenarios
     from vllm import LLM
+
+    from support import scenarios
 
     plan = json.loads(Path(sys.argv[1]).read_text())
     kvpp = plan["kvpp"]
@@ -18,7 +19,7 @@ def main() -> None:
         seed=0,
         disable_log_stats=False,
         additional_config=kvpp,
-        worker_extension_cls="support.worker_extension.HistoryCorrupter" if kvpp else "",
+        worker_extension_cls="support.worker_extension.Saboteur" if kvpp else "",
         **plan["engine"],
     )
     driver = scenarios.Driver(llm, has_kvpp=bool(kvpp))

@@ -4,10 +4,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvply.testing import recall
 from vllm import LLM, SamplingParams
 
+from kvply.testing import recall
+
 NUM_OUTPUT_TOKENS = 12
+NUM_SENSITIVITY_TOKENS = 8
 
 
 class Driver:
@@ -62,10 +64,16 @@ class Driver:
         return sum(self.llm.collective_rpc("corrupt_history", args=(layer, block)))
 
     def num_preemptions(self) -> int:
+        return self._counter("vllm:num_preemptions")
+
+    def num_accepted_drafts(self) -> int:
+        return self._counter("vllm:spec_decode_num_accepted_tokens")
+
+    def _counter(self, name: str) -> int:
         for metric in self.llm.get_metrics():
-            if metric.name == "vllm:num_preemptions":
+            if metric.name == name:
                 return int(metric.value)
-        raise LookupError("vLLM no longer counts preemptions under this name")
+        raise LookupError(f"vLLM does not count {name}")
 
 
 def run(name: str, driver: Driver) -> dict[str, Any]:
@@ -176,8 +184,26 @@ def recall_answers(driver: Driver) -> dict[str, Any]:
 def sensitivity_reference(driver: Driver) -> dict[str, Any]:
     """The request of `corrupted_layers`, left alone."""
     driver.engine.reset_prefix_cache()
-    driver.add(_sensitivity_prompt(driver))
+    driver.add(_sensitivity_prompt(driver), num_tokens=NUM_SENSITIVITY_TOKENS)
     return {"requests": {"clean": _only(driver.drain())}}
+
+
+def drafts(driver: Driver) -> dict[str, Any]:
+    """Speculative decoding long enough that some drafts are accepted and some are not."""
+    before = driver.num_accepted_drafts()
+    for seed in range(3):
+        driver.add(tokens(2 * driver.block_size + seed, 90 + seed), num_tokens=24)
+    return {"requests": driver.drain(), "num_accepted": driver.num_accepted_drafts() - before}
+
+
+def delayed_rank(driver: Driver) -> dict[str, Any]:
+    """One rank is late at random layers, so that steps of different ranks overlap in time."""
+    if driver.has_kvpp:
+        driver.llm.collective_rpc("delay_layers", args=(1, 7, 0.02))
+    outcome = mixed_batches(driver)
+    if driver.has_kvpp:
+        outcome["num_delays"] = sum(driver.llm.collective_rpc("stop_delays"))
+    return outcome
 
 
 def corrupted_layers(driver: Driver) -> dict[str, Any]:
@@ -191,15 +217,16 @@ def corrupted_layers(driver: Driver) -> dict[str, Any]:
     changed: dict[str, int] = {}
     for layer in range(num_layers):
         driver.engine.reset_prefix_cache()  # a hit would bring back history from before it was spoiled
-        driver.add(prompt)
+        driver.add(prompt, num_tokens=NUM_SENSITIVITY_TOKENS)
         driver.step(3)
-        changed[str(layer)] = driver.corrupt(layer, nth_block=2)
+        changed[str(layer)] = driver.corrupt(layer, nth_block=1)
         results[str(layer)] = _only(driver.drain())
     return {"requests": results, "bytes_changed": changed}
 
 
 def _sensitivity_prompt(driver: Driver) -> list[int]:
-    return tokens(5 * driver.block_size + 3, 81)
+    """Short enough that a sparse model with a top-k of 64 attends to all of it (blocks of 16 tokens)."""
+    return tokens(3 * driver.block_size + 3, 81)
 
 
 def _only(finished: dict[str, Any]) -> Any:
@@ -228,6 +255,8 @@ SCENARIOS: dict[str, Callable[[Driver], dict[str, Any]]] = {
         aborts,
         preemption,
         recall_answers,
+        drafts,
+        delayed_rank,
         sensitivity_reference,
         corrupted_layers,
     )

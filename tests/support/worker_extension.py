@@ -1,9 +1,13 @@
-"""A vLLM worker extension that spoils history on purpose, for the sensitivity tests."""
+"""A vLLM worker extension that spoils history and delays ranks on purpose."""
+
+import random
+import re
+import time
 
 import torch
 
 
-class HistoryCorrupter:
+class Saboteur:
     """Mixed into the worker by vLLM (`worker_extension_cls`)."""
 
     def corrupt_history(self, layer: int, block: int) -> int:
@@ -23,3 +27,26 @@ class HistoryCorrupter:
                 changed += int((page != before).sum())
                 assert torch.count_nonzero(page) == 0
         return changed
+
+    def delay_layers(self, rank: int, seed: int, max_delay_s: float) -> None:
+        """From now on the worker of `rank` sleeps before about every third decoder layer."""
+        self._delays: list[float] = []
+        self._delay_hooks = []
+        if self.rank != rank:  # type: ignore[attr-defined]
+            return
+        rng = random.Random(seed)
+
+        def sleep(*_: object) -> None:
+            if rng.random() < 0.3:
+                self._delays.append(rng.random() * max_delay_s)
+                time.sleep(self._delays[-1])
+
+        for name, module in self.get_model().named_modules():  # type: ignore[attr-defined]
+            if re.search(r"layers\.\d+$", name):
+                self._delay_hooks.append(module.register_forward_pre_hook(sleep))
+
+    def stop_delays(self) -> int:
+        """Undo `delay_layers`; returns how many delays there were on this rank."""
+        for hook in self._delay_hooks:
+            hook.remove()
+        return len(self._delays)

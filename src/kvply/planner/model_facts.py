@@ -54,22 +54,25 @@ def facts_of(name: str, config: Mapping[str, object]) -> ModelFacts:
     return ModelFacts(name, layers, mtp if isinstance(mtp, int) else 0)
 
 
-def _indexer_bytes(config: Mapping[str, object], layer: int) -> tuple[int, ...]:
-    if not config.get("index_topk") or _shares_indexer(config, layer):
-        return ()
-    return (_number(config, "index_head_dim") + _SCALE_BYTES,)
+def shares_indexer(config: Mapping[str, object], layer: int) -> bool:
+    """Whether `layer` of a sparse model uses the top-k of an earlier layer and has no indexer cache of its own.
 
-
-def _shares_indexer(config: Mapping[str, object], layer: int) -> bool:
-    """vLLM's rule: `index_topk_pattern` if given, else every freq-th layer from the offset on is full."""
+    vLLM's rule: `index_topk_pattern` if given, else every freq-th layer from the offset on is full.
+    """
     pattern = config.get("index_topk_pattern")
     if isinstance(pattern, str):
-        return pattern[layer] == "S"
+        return layer < len(pattern) and pattern[layer] == "S"
     frequency = config.get("index_topk_freq") or 1
     offset = config.get("index_skip_topk_offset", _DEFAULT_SKIP_OFFSET)
     assert isinstance(frequency, int)
     assert isinstance(offset, int)
     return max(layer - offset + 1, 0) % frequency != 0
+
+
+def _indexer_bytes(config: Mapping[str, object], layer: int) -> tuple[int, ...]:
+    if not config.get("index_topk") or shares_indexer(config, layer):
+        return ()
+    return (_number(config, "index_head_dim") + _SCALE_BYTES,)
 
 
 def _number(config: Mapping[str, object], key: str) -> int:

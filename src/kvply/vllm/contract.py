@@ -10,6 +10,7 @@ import importlib.metadata
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from kvply.errors import ContractError
 
@@ -28,6 +29,56 @@ class Symbol:
     parameters: tuple[str, ...] | None = None
     fields: tuple[str, ...] = ()
 
+
+class CacheAccess(Enum):
+    """Where a layer first touches its cache, and so where KVPP has to have it in place."""
+
+    ATTENTION = "the attention module, after its projections; in sparse models the indexer module before it"
+    FUSED = "one fused op inside an attention module that owns both caches"
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """access: on the named platforms (of vLLM). was_run: whether KVPP's tests ran it there."""
+
+    access: CacheAccess
+    platforms: tuple[str, ...]
+    was_run: bool
+
+
+_GENERIC = Architecture(CacheAccess.ATTENTION, ("cpu", "cuda", "rocm"), was_run=False)
+
+# A model that is not here is refused: where it first touches its cache is known, never assumed.
+ARCHITECTURES: dict[str, tuple[Architecture, ...]] = {
+    "DeepseekV2ForCausalLM": (_GENERIC,),
+    "DeepseekV3ForCausalLM": (Architecture(CacheAccess.ATTENTION, ("cpu",), was_run=True), _GENERIC),
+    "DeepseekV32ForCausalLM": (
+        Architecture(CacheAccess.ATTENTION, ("cpu",), was_run=True),
+        Architecture(CacheAccess.FUSED, ("cuda",), was_run=False),
+    ),
+    "GlmMoeDsaForCausalLM": (
+        Architecture(CacheAccess.ATTENTION, ("cpu",), was_run=True),
+        Architecture(CacheAccess.FUSED, ("cuda",), was_run=False),
+    ),
+    "Glm4MoeLiteForCausalLM": (_GENERIC,),
+    "AXK1ForCausalLM": (_GENERIC,),
+    "KimiK25ForConditionalGeneration": (_GENERIC,),
+    "LongcatFlashForCausalLM": (_GENERIC,),
+    "MistralLarge3ForCausalLM": (_GENERIC,),
+    "PanguUltraMoEForCausalLM": (_GENERIC,),
+    "SarvamMLAForCausalLM": (_GENERIC,),
+}
+
+# Classes that own a cache in vLLM's forward context -> does KVPP hook the class itself (True), or the module
+# that holds it as a child, because the owner itself is never run (False)?
+CACHE_OWNERS: dict[str, bool] = {
+    # Runs after the projections; writes the new tokens' latents, then attends.
+    "vllm.model_executor.layers.attention.mla_attention.MLAAttention": True,
+    # Held by the indexer, which writes keys and picks the top-k before the attention module runs.
+    "vllm.model_executor.models.deepseek_v2.DeepseekV32IndexerCache": False,
+    # Is the whole attention of its layer: a fused op in its forward writes latents and indexer keys. Not run.
+    "vllm.models.deepseek_v32.attention.DeepseekV32Attention": True,
+}
 
 CONTRACT: tuple[Symbol, ...] = (
     Symbol(
@@ -60,7 +111,15 @@ CONTRACT: tuple[Symbol, ...] = (
     ),
     Symbol(
         "vllm.config:ModelConfig",
-        fields=("use_mla", "is_hybrid", "enforce_eager", "enable_sleep_mode", "get_total_num_hidden_layers"),
+        fields=(
+            "use_mla",
+            "is_hybrid",
+            "enforce_eager",
+            "enable_sleep_mode",
+            "get_total_num_hidden_layers",
+            "architecture",
+            "hf_text_config",
+        ),
     ),
     Symbol("vllm.config:CacheConfig", fields=("block_size", "num_gpu_blocks_override")),
     Symbol("vllm.config:CompilationConfig", fields=("mode", "cudagraph_mode", "static_forward_context")),
@@ -120,6 +179,7 @@ CONTRACT: tuple[Symbol, ...] = (
     Symbol("vllm.distributed.parallel_state:get_pp_group", parameters=()),
     Symbol("vllm.model_executor.layers.attention.mla_attention:MLAAttention.forward", parameters=("self",)),
     Symbol("vllm.model_executor.models.deepseek_v2:DeepseekV32IndexerCache"),
+    Symbol("vllm.distributed.utils:get_pp_indices", parameters=("num_hidden_layers", "pp_rank", "pp_size")),
 )
 
 

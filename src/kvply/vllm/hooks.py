@@ -6,13 +6,7 @@ from torch import nn
 
 from kvply.errors import UnsupportedError
 from kvply.kvpp.plan import StagePlan
-
-# Classes that own a cache in vLLM's forward context -> does the class itself run (True), or does the module
-# that holds it as a child touch the cache (False)?
-CACHE_OWNERS: dict[str, bool] = {
-    "vllm.model_executor.layers.attention.mla_attention.MLAAttention": True,
-    "vllm.model_executor.models.deepseek_v2.DeepseekV32IndexerCache": False,
-}
+from kvply.vllm.contract import CACHE_OWNERS
 
 
 def install(

@@ -3,8 +3,11 @@
 from collections.abc import Callable
 
 from vllm.config import CompilationMode, CUDAGraphMode, VllmConfig
+from vllm.distributed.utils import get_pp_indices
 
 from kvply.errors import UnsupportedError
+from kvply.planner.model_facts import shares_indexer
+from kvply.vllm.contract import ARCHITECTURES
 
 Check = Callable[[VllmConfig], str | None]
 
@@ -52,12 +55,6 @@ def _pcp_on_v1(config: VllmConfig) -> str | None:
     )
 
 
-def _pcp_untested(config: VllmConfig) -> str | None:
-    if config.parallel_config.prefill_context_parallel_size == 1 or not config.use_v2_model_runner:
-        return None
-    return "prefill context parallelism has not been verified with KVPP yet; remove the flag"
-
-
 def _hybrid(config: VllmConfig) -> str | None:
     if not config.model_config.is_hybrid:
         return None
@@ -71,6 +68,38 @@ def _not_replicated(config: VllmConfig) -> str | None:
         "this model's KV cache is split over tensor-parallel ranks by heads (no MLA, or MLA is disabled by "
         "VLLM_MLA_DISABLE), so there are no copies to share; remove enable_kvpp"
     )
+
+
+def _architecture(config: VllmConfig) -> str | None:
+    architecture = config.model_config.architecture
+    if architecture in ARCHITECTURES:
+        return None
+    return (
+        f"KVPP does not know where {architecture} first touches its cache; remove enable_kvpp (known: "
+        f"{', '.join(ARCHITECTURES)})"
+    )
+
+
+def _pipeline_split(config: VllmConfig) -> str | None:
+    """A stage must not start on a layer that uses the top-k of a layer on the stage before."""
+    num_stages = config.parallel_config.pipeline_parallel_size
+    facts = config.model_config.hf_text_config.to_dict()
+    if num_stages == 1 or not facts.get("index_topk"):
+        return None
+    num_layers = config.model_config.get_total_num_hidden_layers()
+    full = [layer for layer in range(num_layers) if not shares_indexer(facts, layer)]
+    for stage in range(1, num_stages):
+        first, _ = get_pp_indices(num_layers, stage, num_stages)
+        if first in full:
+            continue
+        before = max((layer for layer in full if layer < first), default=0)
+        after = min((layer for layer in full if layer > first), default=None)
+        neighbours = f"layer {before}" + (f" or {after}" if after is not None else "")
+        return (
+            f"pipeline stage {stage} would start on layer {first}, which shares the index of layer {before} on "
+            f"the stage before; start it on {neighbours} (set VLLM_PP_LAYER_PARTITION)"
+        )
+    return None
 
 
 def _speculation(config: VllmConfig) -> str | None:
@@ -121,12 +150,13 @@ def _sleep(config: VllmConfig) -> str | None:
 
 
 CHECKS: tuple[Check, ...] = (
-    _not_replicated,
     _hybrid,
+    _not_replicated,
+    _architecture,
     _graphs,
     _dcp,
     _pcp_on_v1,
-    _pcp_untested,
+    _pipeline_split,
     _speculation,
     _connector,
     _batch_overlap,
