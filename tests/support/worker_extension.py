@@ -13,19 +13,15 @@ class Saboteur:
     def corrupt_history(self, layer: int, block: int) -> int:
         """Overwrite `block` of target layer `layer` where it is owned; returns the bytes changed on this rank."""
         kvpp = self.kvpp  # type: ignore[attr-defined]
-        changed = 0
+        owners = self.vllm_config.compilation_config.static_forward_context  # type: ignore[attr-defined]
+        num_blocks, changed = kvpp.storage.layout.num_blocks, 0
         for ordinal, bundle in enumerate(kvpp.plan.bundles):
             if bundle.layer != layer or kvpp.plan.owners[ordinal] != kvpp.group.rank:
                 continue
-            num_blocks = kvpp.storage.layout.num_blocks
-            for offset, page_bytes in zip(bundle.component_offsets_bytes(num_blocks), bundle.pages, strict=True):
-                start = offset + block * page_bytes
-                page = kvpp.storage.bundle(ordinal)[start : start + page_bytes]
-                before = page.clone()
-                # Zeros are finite in every cache dtype, and no history consists of zeros.
-                page.zero_()
-                changed += int((page != before).sum())
-                assert torch.count_nonzero(page) == 0
+            pages = bundle.block_ranges(num_blocks, [(block, block + 1)])
+            for component, (start, stop) in zip(bundle.components, pages, strict=True):
+                page = kvpp.storage.bundle(ordinal)[start:stop]
+                changed += _spoil(page, owners[component.name].kv_cache.dtype)
         return changed
 
     def delay_layers(self, rank: int, seed: int, max_delay_s: float) -> None:
@@ -50,3 +46,14 @@ class Saboteur:
         for hook in self._delay_hooks:
             hook.remove()
         return len(self._delays)
+
+
+def _spoil(page: torch.Tensor, dtype: torch.dtype) -> int:
+    """Replace the bytes of `page` by wrong but finite values; returns how many bytes changed."""
+    before = page.clone()
+    values = page.view(dtype)
+    if dtype.is_floating_point:
+        values.copy_(4 * torch.randn(values.shape, generator=torch.Generator().manual_seed(5)))
+    else:
+        values.bitwise_xor_(0x80)  # packed rows: signs flip, no float among them becomes infinite
+    return int((page != before).sum())

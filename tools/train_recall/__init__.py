@@ -1,0 +1,1 @@
+"""Trains the recall model that ships in ``kvply.testing.recall``."""
