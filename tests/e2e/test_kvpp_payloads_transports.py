@@ -23,6 +23,7 @@ OFF = EngineSetup(
         "max_num_seqs": 8,
         "max_num_batched_tokens": 256,
         "block_size": 16,
+        "async_scheduling": False,
         "num_gpu_blocks_override": 125,
         "kv_cache_memory_bytes": 64 << 20,
     },

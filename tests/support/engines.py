@@ -24,6 +24,8 @@ BASE_ENV = {
     "TORCH_COMPILE_DISABLE": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
 }
 
 
