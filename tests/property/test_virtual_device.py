@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvply.config import PayloadKind
-from kvply.kvpp.exchange.batches import DIRECT_MIN_BYTES, split_ranges, total_bytes
+from kvply.kvpp.exchange.batches import DIRECT_MIN_BYTES, split_ranges
+from kvply.kvpp.payload import total_bytes
 from kvply.testing.virtual_device import Device, RandomWorkload, ScriptWriter, check, play, unequal_scene
 
 

@@ -32,7 +32,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class WaitReport:
-    """Seconds the caller stood still in `wait`, and seconds the transfer took in all."""
+    """Seconds the caller stood still in `wait`, and seconds the transfer took in all.
+
+    A device's clock is read late, so its report may be of earlier transfers; sums are right.
+    """
 
     exposed_s: float
     transfer_s: float
@@ -48,11 +51,20 @@ class Ticket:
 
 
 class Exchange(ABC):
-    """One rank's end of a transport. Used from the thread that runs the model, unless stated otherwise."""
+    """One rank's end of a transport. Used from the thread that runs the model, unless stated otherwise.
+
+    rank: of this end, in the group of `group_size` ranks.
+    """
+
+    rank: int
+    group_size: int
 
     @abstractmethod
     def start(self, transfer: Transfer) -> Ticket:
-        """Begin the transfer after everything the compute stream has been given so far. Does not block."""
+        """Begin the transfer after everything the compute stream has been given so far. Does not block.
+
+        Raises PeerLostError, naming rank, peer, layer and step, if the transport knows already.
+        """
 
     @abstractmethod
     def wait(self, ticket: Ticket) -> WaitReport:
@@ -74,3 +86,9 @@ class Exchange(ABC):
         where the whole bundle would be quicker.
         """
         return total_bytes(ranges)
+
+    def describe(self, transfer: Transfer) -> str:
+        """Rank, peers, layer and step, for error messages."""
+        peers = [r for r in range(self.group_size) if r != transfer.owner]
+        peer = f"receivers {peers}" if self.rank == transfer.owner else f"owner rank {transfer.owner}"
+        return f"KVPP rank {self.rank} with {peer}, layer {transfer.layer}, step {transfer.step}"

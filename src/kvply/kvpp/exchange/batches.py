@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-Ranges = tuple[tuple[int, int], ...]
+from kvply.kvpp.payload import Ranges
 
 # A gloo broadcast over loopback costs about as much as moving this many bytes.
 DIRECT_MIN_BYTES = 256 << 10
@@ -35,10 +35,6 @@ def split_ranges(ranges: Ranges, staging_bytes: int) -> Iterator[tuple[bool, Ran
             batch_bytes += size_bytes
     if batch:
         yield len(batch) > 1, tuple(batch)
-
-
-def total_bytes(ranges: Ranges) -> int:
-    return sum(stop - start for start, stop in ranges)
 
 
 def pack(buffer: torch.Tensor, ranges: Ranges, staged: torch.Tensor) -> None:

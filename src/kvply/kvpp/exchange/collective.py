@@ -13,8 +13,9 @@ import torch.distributed as dist
 
 from kvply.errors import ExchangeError, ExchangeTimeoutError, PeerLostError
 from kvply.kvpp.exchange.base import Transfer
-from kvply.kvpp.exchange.batches import Ranges, pack, split_ranges, total_bytes, unpack
+from kvply.kvpp.exchange.batches import pack, split_ranges, unpack
 from kvply.kvpp.exchange.host import Deadline, HostExchange
+from kvply.kvpp.payload import Ranges, total_bytes
 
 # gloo runs two collectives of a group at a time; the others wait in its queue, ready to go.
 _MAX_UNDER_WAY = 4

@@ -87,12 +87,6 @@ class HostExchange(Exchange):
         if self._thread is not threading.current_thread():
             self._thread.join(_GRACE_S)
 
-    def describe(self, transfer: Transfer) -> str:
-        """Rank, peers, layer and step, for error messages."""
-        peers = [r for r in range(self.group_size) if r != transfer.owner]
-        peer = f"receivers {peers}" if self.rank == transfer.owner else f"owner rank {transfer.owner}"
-        return f"KVPP rank {self.rank} with {peer}, layer {transfer.layer}, step {transfer.step}"
-
     def _run(self) -> None:
         _leave_compute_cores()
         while (ticket := self._jobs.get()) is not None:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from kvply.kvpp.exchange.batches import Ranges
+from kvply.kvpp.payload import Ranges
 
 E = TypeVar("E")
 

@@ -18,8 +18,9 @@ import torch
 
 from kvply.errors import PeerLostError
 from kvply.kvpp.exchange.base import Exchange, Ticket, Transfer, WaitReport
-from kvply.kvpp.exchange.batches import split_ranges, total_bytes
+from kvply.kvpp.exchange.batches import split_ranges
 from kvply.kvpp.exchange.lane import E, Lane
+from kvply.kvpp.payload import total_bytes
 
 
 class StreamTicket(Ticket, Generic[E]):
@@ -78,12 +79,6 @@ class StreamExchange(Exchange, Generic[E]):
     def close(self) -> None:
         self._unmeasured.clear()
         self._lane.close()
-
-    def describe(self, transfer: Transfer) -> str:
-        """Rank, peers, layer and step, for error messages."""
-        peers = [r for r in range(self.group_size) if r != transfer.owner]
-        peer = f"receivers {peers}" if self.rank == transfer.owner else f"owner rank {transfer.owner}"
-        return f"KVPP rank {self.rank} with {peer}, layer {transfer.layer}, step {transfer.step}"
 
     def _carry(self, transfer: Transfer) -> None:
         lane, buffer = self._lane, transfer.buffer

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from kvply.kvpp.exchange import batches
-from kvply.kvpp.exchange.batches import Ranges
 from kvply.kvpp.exchange.lane import Lane
+from kvply.kvpp.payload import Ranges
 
 LAUNCH_ORDER_VARIABLE = "NCCL_LAUNCH_ORDER_IMPLICIT"
 

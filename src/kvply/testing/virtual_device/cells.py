@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvply.kvpp.exchange.batches import Ranges
+from kvply.kvpp.payload import Ranges
 from kvply.testing.virtual_device.trace import Tags
 
 

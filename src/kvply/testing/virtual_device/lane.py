@@ -2,8 +2,8 @@
 
 import torch
 
-from kvply.kvpp.exchange.batches import Ranges
 from kvply.kvpp.exchange.lane import Lane
+from kvply.kvpp.payload import Ranges
 from kvply.testing.virtual_device.trace import Broadcast, Label, Move, Position, Record, Stream, Trace, Wait
 
 

@@ -11,9 +11,8 @@ import torch
 
 from kvply.kvpp.blocks import runs_of
 from kvply.kvpp.exchange.base import Exchange, Ticket, Transfer, WaitReport
-from kvply.kvpp.exchange.batches import Ranges
 from kvply.kvpp.exchange.stream import StreamExchange
-from kvply.kvpp.payload import PayloadPlanner
+from kvply.kvpp.payload import PayloadPlanner, Ranges
 from kvply.kvpp.plan import StagePlan
 from kvply.kvpp.runtime import KvppRuntime
 from kvply.kvpp.storage import RankStorage, StorageLayout

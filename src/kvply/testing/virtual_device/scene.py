@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kvply.config import PayloadKind
-from kvply.kvpp.exchange.batches import Ranges
+from kvply.kvpp.payload import Ranges
 from kvply.kvpp.plan import StagePlan
 from kvply.layout.bundle import Bundle, Component
 

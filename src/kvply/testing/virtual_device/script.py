@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvply.kvpp.exchange.batches import Ranges
 from kvply.kvpp.history import HistoryTracker, ScheduledRequest, StepHistory
+from kvply.kvpp.payload import Ranges
 from kvply.testing.virtual_device.cells import cells_of
 from kvply.testing.virtual_device.scene import Scene
 from kvply.testing.virtual_device.trace import Tags

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvply.kvpp.exchange.batches import Ranges
+from kvply.kvpp.payload import Ranges
 
 Tags = npt.NDArray[np.int64]
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kvply.kvpp.exchange.batches import DIRECT_MIN_BYTES, pack, split_ranges, total_bytes, unpack
+from kvply.kvpp.exchange.batches import DIRECT_MIN_BYTES, pack, split_ranges, unpack
+from kvply.kvpp.payload import total_bytes
 
 KIB = 1 << 10
 LONG = DIRECT_MIN_BYTES

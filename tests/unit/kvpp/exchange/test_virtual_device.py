@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from kvply.config import PayloadKind
-from kvply.kvpp.exchange.batches import Ranges
+from kvply.kvpp.payload import Ranges
 from kvply.kvpp.storage import StorageLayout
 from kvply.layout.arena import Region
 from kvply.testing.virtual_device import (

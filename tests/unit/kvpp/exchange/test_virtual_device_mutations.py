@@ -13,10 +13,9 @@ import torch
 
 from kvply.config import PayloadKind
 from kvply.kvpp.exchange.base import Ticket, Transfer, WaitReport
-from kvply.kvpp.exchange.batches import Ranges
 from kvply.kvpp.exchange.stream import StreamExchange, StreamTicket
 from kvply.kvpp.history import StepHistory
-from kvply.kvpp.payload import PayloadPlanner
+from kvply.kvpp.payload import PayloadPlanner, Ranges
 from kvply.kvpp.plan import StagePlan
 from kvply.kvpp.runtime import KvppRuntime
 from kvply.kvpp.storage import StorageLayout
