@@ -10,7 +10,7 @@ import pytest
 
 from kvply.testing.tiny_models import TinyKind, write_checkpoint
 from support.engines import EngineSetup
-from support.parity import assert_parity, assert_sensitive, outcome
+from support.parity import RecordProperty, assert_parity, assert_sensitive, note, outcome
 
 FULL = ("block_edges", "shared_prefixes", "mixed_batches", "prefix_aba", "long_prompt", "aborts", "preemption")
 SHORT = ("shared_prefixes", "mixed_batches", "prefix_aba")
@@ -33,6 +33,19 @@ class Row:
     is_async: bool = False
     has_expert_parallelism: bool = False
     scenarios: tuple[str, ...] = SHORT
+
+    @property
+    def title(self) -> str:
+        """The row in words, for docs/support.md."""
+        degrees = (("TP", self.tp), ("PP", self.pp), ("PCP", self.pcp))
+        layout = " x ".join(f"{name}{size}" for name, size in degrees if size > 1)
+        extras = [
+            f"stages of {self.layers} layers" if self.layers else "",
+            "EP" if self.has_expert_parallelism else "",
+            f"MTP {self.mtp}" if self.mtp else "",
+            "async scheduling" if self.is_async else "",
+        ]
+        return ", ".join([f"Model Runner {self.runner}", layout, self.kind, *filter(None, extras)])
 
     @property
     def num_ranks(self) -> int:
@@ -109,13 +122,17 @@ def setups(row: Row, checkpoints: Path) -> tuple[EngineSetup, EngineSetup]:
 
 
 @pytest.mark.parametrize(("row", "scenario"), CASES)
-def test_on_equals_off(row: Row, scenario: str, checkpoints: Path) -> None:
+def test_on_equals_off(row: Row, scenario: str, checkpoints: Path, record_property: RecordProperty) -> None:
+    note(record_property, row.title, scenario)
     off, on = setups(row, checkpoints)
     assert_parity(outcome(off), outcome(on), scenario)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_spoiled_history_of_any_layer_is_noticed(row: Row, checkpoints: Path) -> None:
+def test_spoiled_history_of_any_layer_is_noticed(
+    row: Row, checkpoints: Path, record_property: RecordProperty
+) -> None:
+    note(record_property, row.title, "spoiled history is noticed")
     off, on = setups(row, checkpoints)
     assert_sensitive(outcome(off), outcome(on))
 

@@ -7,7 +7,7 @@ import pytest
 
 from kvply.testing.tiny_models import write_checkpoint
 from support.engines import EngineSetup
-from support.parity import assert_parity, assert_sensitive, outcome
+from support.parity import RecordProperty, assert_parity, assert_sensitive, note, outcome
 
 SCENARIOS = ("block_edges", "mixed_batches", "aborts")
 
@@ -37,7 +37,8 @@ def on(off: EngineSetup) -> EngineSetup:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_on_equals_off(off: EngineSetup, on: EngineSetup, scenario: str) -> None:
+def test_on_equals_off(off: EngineSetup, on: EngineSetup, scenario: str, record_property: RecordProperty) -> None:
+    note(record_property, "Model Runner V1, TP4, v3 with 3 layers (an owner without layers)", scenario)
     assert_parity(outcome(off), outcome(on), scenario)
 
 

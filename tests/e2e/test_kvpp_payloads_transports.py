@@ -10,7 +10,7 @@ import pytest
 
 from kvply.testing import recall
 from support.engines import EngineSetup
-from support.parity import PARITY_SCENARIOS, assert_parity, assert_sensitive, outcome
+from support.parity import PARITY_SCENARIOS, RecordProperty, assert_parity, assert_sensitive, note, outcome
 
 OFF = EngineSetup(
     name="reference-off",
@@ -51,7 +51,9 @@ VARIANTS = [
 
 @pytest.mark.parametrize("scenario", [*PARITY_SCENARIOS, "recall_answers"])
 @pytest.mark.parametrize("setup", VARIANTS, ids=lambda setup: setup.name)
-def test_on_equals_off(setup: EngineSetup, scenario: str) -> None:
+def test_on_equals_off(setup: EngineSetup, scenario: str, record_property: RecordProperty) -> None:
+    payload, transport = setup.kvpp["kvpp_payload"], setup.kvpp["kvpp_transport"]
+    note(record_property, f"Model Runner V1, TP2, recall model, payload {payload}, transport {transport}", scenario)
     assert_parity(outcome(OFF), outcome(setup), scenario)
 
 

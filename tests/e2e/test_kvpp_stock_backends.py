@@ -4,7 +4,7 @@ import pytest
 
 from kvply.testing import recall
 from support.engines import HAS_AMX, EngineSetup
-from support.parity import PARITY_SCENARIOS, assert_parity, assert_sensitive, outcome
+from support.parity import PARITY_SCENARIOS, RecordProperty, assert_parity, assert_sensitive, note, outcome
 
 ENGINE: dict[str, object] = {
     "tensor_parallel_size": 2,
@@ -16,6 +16,8 @@ ENGINE: dict[str, object] = {
     "kv_cache_memory_bytes": 64 << 20,
 }
 MODEL = str(recall.MODEL_DIR)
+
+TITLE = f"Model Runner V1, TP2, recall model, stock {'AMX_MLA' if HAS_AMX else 'CPU_MLA'} bf16"
 
 OFF = EngineSetup(
     name="stock-off",
@@ -39,7 +41,8 @@ needs_amx = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("scenario", [*PARITY_SCENARIOS, "recall_answers"])
-def test_on_equals_off(scenario: str) -> None:
+def test_on_equals_off(scenario: str, record_property: RecordProperty) -> None:
+    note(record_property, TITLE, scenario)
     assert_parity(outcome(OFF), outcome(ON), scenario)
 
 

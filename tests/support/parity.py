@@ -1,5 +1,6 @@
 """What makes a comparison of KVPP on and off count."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -29,6 +30,15 @@ def outcome(setup: EngineSetup) -> dict[str, Any]:
     known = _SETUPS.setdefault(setup.name, setup)
     assert known == setup, f"two different engines are called {setup.name}"
     return _run(setup.name)
+
+
+RecordProperty = Callable[[str, object], None]
+
+
+def note(record_property: RecordProperty, row: str, compared: str) -> None:
+    """What docs/support.md will say this test stands for."""
+    record_property("row", row)
+    record_property("compared", compared.replace("_", " "))
 
 
 def assert_parity(off: dict[str, Any], on: dict[str, Any], scenario: str) -> None:

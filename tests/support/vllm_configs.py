@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from kvply.testing.tiny_models.architecture import TinyArchitecture
+
 MLA = {
     "architectures": ["DeepseekV3ForCausalLM"],
     "model_type": "deepseek_v3",
@@ -58,5 +60,7 @@ HYBRID = {
     "max_position_embeddings": 4096,
     "torch_dtype": "bfloat16",
 }
+
+GLM52 = TinyArchitecture(kind="glm52", num_layers=8, num_mtp_layers=0, dtype="float32").hf_config()
 
 MakeConfig = Callable[..., Any]

@@ -4,14 +4,16 @@ vLLM validates its config with pydantic, which hands our ConfigError on inside i
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kvply.errors import UnsupportedError
 from kvply.vllm import config_hook
+from kvply.vllm.contract import ARCHITECTURES
 from kvply.vllm.refusals import refuse_unsupported
-from support.vllm_configs import GQA, HYBRID, MLA, MakeConfig
+from support.vllm_configs import GLM52, GQA, HYBRID, MLA, MakeConfig
 
 ON = {"enable_kvpp": True}
 STOCK = "vllm.v1.worker.cpu_worker.CPUWorker"
@@ -73,11 +75,24 @@ def test_one_rank_gets_a_warning_and_stock_vllm(make_config: MakeConfig, caplog:
             "MTP with a fixed number",
             id="speculation",
         ),
+        pytest.param(
+            GLM52,
+            {"pipeline_parallel_size": 2, "tensor_parallel_size": 2},
+            "stage 1 would start on layer 4, which shares the index of layer 2",
+            "start it on layer 2 or 6",
+            id="pipeline split",
+        ),
         pytest.param(MLA, {"worker_cls": "my.Worker"}, "worker class my.Worker", "--worker-cls", id="worker"),
     ],
 )
 def test_refusals_give_reason_and_remedy(
-    make_config: MakeConfig, model: dict[str, Any], arguments: dict[str, Any], reason: str, remedy: str
+    make_config: MakeConfig,
+    model: dict[str, Any],
+    arguments: dict[str, Any],
+    reason: str,
+    remedy: str,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
 ) -> None:
     from vllm.config import KVTransferConfig
 
@@ -86,6 +101,8 @@ def test_refusals_give_reason_and_remedy(
     with pytest.raises(ValueError, match=reason) as refusal:
         make_config(model, additional_config=ON, **arguments)
     assert remedy in str(refusal.value)
+    record_property("refused", request.node.callspec.id)
+    record_property("message", str(refusal.value).split("Value error, ")[-1].split(" [type=")[0])
 
 
 @pytest.mark.parametrize(
@@ -107,3 +124,19 @@ def test_pcp_needs_the_second_model_runner(make_config: MakeConfig) -> None:
     config.parallel_config.prefill_context_parallel_size = 2
     with pytest.raises(UnsupportedError, match="VLLM_USE_V2_MODEL_RUNNER=1"):
         refuse_unsupported(config)
+
+
+def test_an_unknown_architecture_is_refused(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config()
+    monkeypatch.delitem(ARCHITECTURES, "DeepseekV3ForCausalLM")
+    with pytest.raises(UnsupportedError, match="does not know where DeepseekV3ForCausalLM first touches its cache"):
+        refuse_unsupported(config)
+
+
+@pytest.mark.parametrize("split", ["2,6", "6,2"])
+def test_a_pipeline_split_on_a_full_layer_is_fine(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, split: str
+) -> None:
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", split)
+    config = make_config(GLM52, additional_config=ON, pipeline_parallel_size=2)
+    assert config.parallel_config.worker_cls == OURS
