@@ -162,12 +162,12 @@ def aborts(driver: Driver) -> dict[str, Any]:
 
 
 def preemption(driver: Driver) -> dict[str, Any]:
-    """More tokens than the cache holds: requests are preempted and resumed."""
+    """Four requests that are admitted together and outgrow the cache: some are preempted and resumed."""
     before = driver.num_preemptions()
     block, usable_blocks = driver.block_size, driver.num_blocks - 1
-    prompt_blocks = usable_blocks // 4
+    prompt_blocks, output_blocks = usable_blocks // 8, usable_blocks * 3 // 16
     for seed in range(4):
-        driver.add(tokens(prompt_blocks * block - 2, 70 + seed), num_tokens=2 * block)
+        driver.add(tokens(prompt_blocks * block - 2, 70 + seed), num_tokens=output_blocks * block)
     return {"requests": driver.drain(), "num_preemptions": driver.num_preemptions() - before}
 
 
