@@ -36,6 +36,7 @@ def measure(enable_kvpp: bool, rounds: int) -> dict[str, Any]:
         enforce_eager=True,
         max_model_len=4096,
         max_num_batched_tokens=4096,
+        async_scheduling=False,
         kv_cache_memory_bytes=128 << 20,
         seed=0,
         additional_config={"enable_kvpp": enable_kvpp},
