@@ -82,6 +82,19 @@ def test_one_rank_gets_a_warning_and_stock_vllm(make_config: MakeConfig, caplog:
             "start it on layer 2 or 6",
             id="pipeline split",
         ),
+        pytest.param(
+            MLA,
+            {
+                "speculative_config": {
+                    "method": "mtp",
+                    "num_speculative_tokens": 2,
+                    "num_speculative_tokens_per_batch_size": [(1, 4, 2), (5, 8, 1)],
+                }
+            },
+            "variable number of steps",
+            "num_speculative_tokens_per_batch_size",
+            id="variable-step speculation",
+        ),
         pytest.param(MLA, {"worker_cls": "my.Worker"}, "worker class my.Worker", "--worker-cls", id="worker"),
     ],
 )
