@@ -4,6 +4,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.kvply-ready
+# What fails fast comes first.
+QUICK := tests/unit tests/property tests/test_boundaries.py tests/dist
 
 .PHONY: help setup demo test test-fast lint format bench clean
 
@@ -24,10 +26,10 @@ demo: $(STAMP)
 	$(BIN)/kvply demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest $(QUICK) tests/vllm tests/e2e
 
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest tests/unit tests/property tests/dist tests/test_boundaries.py
+	$(BIN)/python -m pytest $(QUICK)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -175,7 +175,6 @@ CONTRACT: tuple[Symbol, ...] = (
         "vllm.v1.core.sched.output:CachedRequestData",
         fields=("req_ids", "resumed_req_ids", "new_block_ids", "num_computed_tokens"),
     ),
-    Symbol("vllm.distributed.parallel_state:get_world_group", parameters=()),
     Symbol("vllm.distributed.parallel_state:get_pp_group", parameters=()),
     Symbol("vllm.model_executor.layers.attention.mla_attention:MLAAttention.forward", parameters=("self",)),
     Symbol("vllm.model_executor.models.deepseek_v2:DeepseekV32IndexerCache"),

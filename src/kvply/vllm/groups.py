@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from vllm.config import ParallelConfig
-from vllm.distributed.parallel_state import get_pp_group, get_world_group
+from vllm.distributed.parallel_state import get_pp_group
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def build_group(parallel: ParallelConfig, device: torch.device, timeout_s: float
     vLLM numbers ranks DP x PP x PCP x TP with TP running fastest, so a group is a run of consecutive ranks.
     """
     size = parallel.tensor_parallel_size * parallel.prefill_context_parallel_size
-    global_rank = dist.get_rank(get_world_group().device_group)
+    global_rank = dist.get_rank()
     first = global_rank // size * size
     ranks = list(range(first, first + size))
     timeout = timedelta(seconds=timeout_s)
