@@ -102,7 +102,7 @@ class KvppRank:
         needed = self.budget.physical_bytes(num_blocks)
         if needed > self._available_bytes:
             raise CapacityError(
-                f"KVPP rank {self.group.rank}: {num_blocks} blocks (num_gpu_blocks_override?) take {needed} bytes, "
+                f"KVPP rank {self.group.rank}: {num_blocks} blocks (num_gpu_blocks_override) take {needed} bytes, "
                 f"available are {self._available_bytes}; at most "
                 f"{self.budget.blocks_that_fit(self._available_bytes)} blocks fit"
             )
