@@ -60,7 +60,7 @@ def test_one_rank_gets_a_warning_and_stock_vllm(make_config: MakeConfig, caplog:
             id="dcp",
         ),
         pytest.param(GQA, {}, "split over tensor-parallel ranks by heads", "remove enable_kvpp", id="gqa"),
-        pytest.param(HYBRID, {"tensor_parallel_size": 1}, "heads|recurrent", "remove enable_kvpp", id="hybrid"),
+        pytest.param(HYBRID, {}, "recurrent state", "remove enable_kvpp", id="hybrid"),
         pytest.param(
             MLA,
             {"kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}},
