@@ -8,8 +8,7 @@ would silently serve stock behaviour.
 
 def register() -> None:
     """Put kvply's hook behind vLLM's configuration. Idempotent; serves stock vLLM unless KVPP is enabled."""
-    from kvply.vllm import config_hook, cpu_reference, logs
+    from kvply.vllm import config_hook, cpu_reference
 
-    logs.adopt_vllm_handlers()
     config_hook.install()
     cpu_reference.register()

@@ -24,6 +24,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> EngineSetup:
         num_ranks=1,
         scenarios=("block_edges", "mixed_batches"),
         engine={
+            "dtype": "float32",
             "max_model_len": 512,
             "max_num_batched_tokens": 512,
             "max_num_seqs": 4,

@@ -1,4 +1,4 @@
-"""KVPP on == off for every supported model, runner and layout, on the CPU reference platform in fp32.
+"""KVPP on == off for every supported model, runner and layout, on the CPU reference platform in bf16.
 
 One row is one pair of engines. `docs/support.md` is made from this table and from what the tests said.
 """

@@ -38,7 +38,7 @@ def test_the_hook_runs_once_per_config_however_often_installed(make_config: Make
 
 
 def test_one_rank_gets_a_warning_and_stock_vllm(make_config: MakeConfig, caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("kvply.kvpp")
+    logger = logging.getLogger("vllm.kvply.kvpp")
     logger.addHandler(caplog.handler)
     try:
         config = make_config(additional_config=ON, tensor_parallel_size=1)

@@ -1,7 +1,6 @@
 """The one global hook: after vLLM has built its config, validate ours and swap the worker class."""
 
 import functools
-import logging
 import os
 from typing import Any
 
@@ -9,8 +8,9 @@ from kvply.config import KvppConfig
 from kvply.errors import UnsupportedError
 from kvply.kvpp.exchange.torch_lane import LAUNCH_ORDER_VARIABLE
 from kvply.vllm import contract
+from kvply.vllm.logs import get_logger
 
-logger = logging.getLogger("kvply.kvpp")
+logger = get_logger("kvply.kvpp")
 
 # Worker class vLLM's platform chose -> the same class with KVPP mixed in.
 WORKERS: dict[str, str] = {

@@ -1,6 +1,5 @@
 """KVPP on one vLLM worker: from its config to a running step machine. The worker classes only forward here."""
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 
@@ -30,8 +29,9 @@ from kvply.layout.budget import RankBudget
 from kvply.observe.metrics import RankCounters
 from kvply.vllm import hooks, report, translate
 from kvply.vllm.groups import build_group
+from kvply.vllm.logs import get_logger
 
-logger = logging.getLogger("kvply.kvpp")
+logger = get_logger("kvply.kvpp")
 
 # sysexits.h EX_SOFTWARE: what a rank ends with when it finds itself stuck and cannot unwind.
 _EXIT_STALLED = 70

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # vllm.config loads the platform while it is itself being imp
     from vllm.config import VllmConfig
     from vllm.v1.attention.selector import AttentionSelectorConfig
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # below vLLM's logger, the only one it configures
 
 DEFAULT_BLOCK_SIZE = 64
 STOCK_MLA_BACKENDS = (AttentionBackendEnum.CPU_MLA, AttentionBackendEnum.AMX_MLA)
