@@ -2,6 +2,8 @@
 
     pytest tests/e2e tests/vllm --junitxml report.xml && python tools/make_support_table.py report.xml
 
+Of several reports, the later ones have the last word on a refusal.
+
 A row of the matrix is supported if every comparison of it passed; a refusal is listed with the message that its
 test saw.
 """
@@ -56,11 +58,11 @@ def _case(element: ET.Element) -> Case:
 
 
 def table(cases: list[Case]) -> str:
-    refused = [case for case in cases if case.properties.get("refused")]
+    refused = {case.properties["refused"]: case for case in cases if "refused" in case.properties}
     skipped = sorted({case.reason for case in cases if case.outcome == "skipped"})
     lines = [HEAD, "| row | compared | result |", "|---|---|---|", *_matrix_lines(cases), "", "## Refused", ""]
     lines += ["| what | message |", "|---|---|"]
-    lines += [f"| {case.properties['refused']} | {case.properties['message']} |" for case in refused]
+    lines += [f"| {name} | {case.properties['message']} |" for name, case in refused.items()]
     lines += ["", "## Not run", "", *(f"- {text}" for text in NOT_RUN)]
     lines += [f"- in the run behind this page: {reason}" for reason in skipped]
     return "\n".join(lines) + "\n"
@@ -79,10 +81,11 @@ def _matrix_lines(cases: list[Case]) -> Iterator[str]:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        print(f"usage: {sys.argv[0]} REPORT.xml", file=sys.stderr)
+    if len(sys.argv) < 2:
+        print(f"usage: {sys.argv[0]} REPORT.xml ...", file=sys.stderr)
         return 2
-    TARGET.write_text(table(read_cases(Path(sys.argv[1]))), encoding="utf-8")
+    cases = [case for report in sys.argv[1:] for case in read_cases(Path(report))]
+    TARGET.write_text(table(cases), encoding="utf-8")
     print(f"wrote {TARGET}")
     return 0
 

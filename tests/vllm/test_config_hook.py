@@ -132,11 +132,15 @@ def test_malformed_keys_are_refused(make_config: MakeConfig, additional: dict[st
         make_config(additional_config=additional)
 
 
-def test_pcp_needs_the_second_model_runner(make_config: MakeConfig) -> None:
+def test_pcp_needs_the_second_model_runner(
+    make_config: MakeConfig, record_property: Callable[[str, object], None]
+) -> None:
     config = make_config()
     config.parallel_config.prefill_context_parallel_size = 2
-    with pytest.raises(UnsupportedError, match="VLLM_USE_V2_MODEL_RUNNER=1"):
+    with pytest.raises(UnsupportedError, match="VLLM_USE_V2_MODEL_RUNNER=1") as refusal:
         refuse_unsupported(config)
+    record_property("refused", "pcp on Model Runner V1")
+    record_property("message", str(refusal.value))
 
 
 def test_an_unknown_architecture_is_refused(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,3 +157,26 @@ def test_a_pipeline_split_on_a_full_layer_is_fine(
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", split)
     config = make_config(GLM52, additional_config=ON, pipeline_parallel_size=2)
     assert config.parallel_config.worker_cls == OURS
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "flag"),
+    [
+        ("parallel_config", "enable_dbo", "--enable-dbo"),
+        ("parallel_config", "enable_elastic_ep", "--enable-elastic-ep"),
+        ("model_config", "enable_sleep_mode", "--enable-sleep-mode"),
+    ],
+)
+def test_what_cpu_does_not_offer_is_refused_elsewhere(
+    make_config: MakeConfig,
+    part: str,
+    name: str,
+    flag: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    config = make_config()
+    setattr(getattr(config, part), name, True)
+    with pytest.raises(UnsupportedError, match=f"remove {flag}") as refusal:
+        refuse_unsupported(config)
+    record_property("refused", name)
+    record_property("message", str(refusal.value))
